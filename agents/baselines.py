@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from soundingline.agents.base import Agent, Clock, Episode, search_tool_of
 from soundingline.agents.chat import ChatAgent
@@ -84,35 +84,44 @@ class ClosedBookAgent(ChatAgent):
 
     prompt: str = "closed_book"
 
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: the prompt must name no tool."""
+        self._check_names(())
+
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: opens a session without tools."""
+        """See `Agent`: offers no tools."""
         tool.block(self.texts.sections["blocked"])
         resolver = self.resources.resolver if self.texts.asks_for_list else None
-        session = cast(SearchTool, WithoutTools(tool, resolver))
         opening = self.texts.opening(topic.text)
-        return Episode(topic, session, opening=opening, clock=self.clock)
+        return EpisodeWithoutTools(
+            topic, tool, resolver=resolver, opening=opening, clock=self.clock
+        )
 
 
-class WithoutTools:
-    """A session that offers the model no tools, and reads the list of an answer by a resolver, if
-    there is one."""
+class EpisodeWithoutTools(Episode):
+    """A question whose model is offered no tools. The lines of a list in its answer are mapped to
+    documents by a resolver, if there is one; other arguments are those of `Episode`."""
 
-    def __init__(self, session: SearchTool, resolver: Callable[[], Resolver] | None = None) -> None:
-        self._session = session
+    def __init__(
+        self,
+        topic: Topic,
+        tool: SearchTool,
+        *,
+        resolver: Callable[[], Resolver] | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(topic, tool, **arguments)
         self._resolver = resolver
 
     def specs(self) -> list[dict[str, Any]]:
         return []
 
-    def answer(self, text: str) -> Answer:
-        answer = self._session.answer(text)
+    def parsed_answer(self, text: str) -> Answer:
+        answer = super().parsed_answer(text)
         listed = list_part(text)
         if not listed or self._resolver is None:
             return answer
         return replace(answer, documents=resolve_listed_titles(listed, self._resolver()))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session, name)
 
 
 def resolve_listed_titles(listed: str, resolver: Resolver, most: int = 1000) -> Sequence[str]:

@@ -23,11 +23,17 @@ from soundingline.agents.base import (
     needed_arguments,
     within,
 )
-from soundingline.agents.prompt import load_prompt
+from soundingline.agents.prompt import QUERIES, load_prompt
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, OutOfMoney, Truncated
+from soundingline.toolkit.llm.errors import (
+    BadRequest,
+    ContextOverflow,
+    ModelError,
+    OutOfMoney,
+    Truncated,
+)
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn, user
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
@@ -68,6 +74,8 @@ class ChatAgent(Agent):
     Args:
         model: the language model. None: that of `bind`.
         prompt: `pi_serini`, `browsecomp_plus`, another prompt of the package, or a path.
+        queries: what a prompt with the place `{queries}`, such as `neutral`, says about queries:
+            `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning.
         budget: limits of a question. None: no limits.
         settings: how the model samples. The tool choice is `none` if an answer is demanded.
         answer_extra: added to the body of requests that demand an answer, in addition to the
@@ -92,8 +100,8 @@ class ChatAgent(Agent):
       `soundingline.toolkit.llm.errors`, or `defect`. Asked again when the run is resumed.
 
     Raises:
-        InputError: for impossible values, for a window that one reply would fill, and for a cap on
-            money without a price.
+        InputError: for impossible values, for a window that one reply would fill, for a cap on
+            money without a price, and for a session without a tool that the prompt names.
 
     Example:
         >>> agent = ChatAgent(prompt="browsecomp_plus", budget=Budget(turns=20))
@@ -106,6 +114,7 @@ class ChatAgent(Agent):
 
     model: ChatModel | None = None
     prompt: str = "pi_serini"
+    queries: str = "neutral"
     budget: Budget | None = None
     settings: SamplingParams | None = None
     answer_extra: Mapping[str, Any] | None = None
@@ -121,6 +130,13 @@ class ChatAgent(Agent):
                 f"agent.first_call is {self.first_call!r}", valid="search, or null for no demand"
             )
         self.texts = load_prompt(self.prompt)
+        if self.queries not in QUERIES:
+            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(QUERIES))
+        if QUERIES[self.queries] and not self.texts.composes_queries:
+            raise InputError(
+                f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
+                valid="neutral, or a prompt with the line {queries}, such as agent.prompt=neutral",
+            )
         budget = self.budget or Budget()
         self._use(RunResources(budget, self.ledger, self.model, self.settings, self.price))
 
@@ -136,14 +152,29 @@ class ChatAgent(Agent):
             cap=budget.run_dollars, question_cap=budget.dollars
         )
         self.accounts.check_price("agent", resources.price, "llm.price.input and llm.price.output")
-        window, answer = budget.context_window, budget.answer_tokens
+        # That of the model's server, once a refusal has named it: all questions of the run share
+        # it.
+        self.context_window = budget.context_window
+        self._check_window("set a larger budget.context_window")
+
+    def learn_window(self, window: int) -> None:
+        """Keep the context window that the server named, for all questions of the run. Raises
+        `BadRequest` if replies of the requested length do not fit it."""
+        self.context_window = min(window, self.context_window or window)
+        try:
+            self._check_window(f"set llm.context_window={window}")
+        except InputError as error:
+            raise BadRequest(str(error)) from None
+
+    def _check_window(self, do: str) -> None:
+        window, answer = self.context_window, self.resources.budget.answer_tokens
         longest = self.sampling.max_output_tokens or 0
         if window is not None and max(longest, answer) >= window:
             raise InputError(
                 f"a context window of {window} tokens has no space for replies of {longest} and "
                 f"an answer of {answer}",
                 valid="llm.settings.max_output_tokens and budget.answer_tokens below the window",
-                do="lower them, or set a larger budget.context_window",
+                do=f"lower them, or {do}",
             )
 
     @property
@@ -157,10 +188,37 @@ class ChatAgent(Agent):
             hashes["prompt.first_call"] = fingerprint(words("first_call"))
         return hashes
 
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: the session must have the tools and arguments that the prompt names."""
+        self._check_names(tool.specs())
+
+    def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
+        missing = self.texts.missing_names(specs)
+        if not missing:
+            return
+        calls = [f"{spec['name']}({', '.join(spec['parameters']['properties'])})" for spec in specs]
+        do = "set agent.prompt=closed_book"
+        if calls:
+            do = "choose other tools, or set agent.prompt=neutral, which is composed from the tools"
+        raise InputError(
+            f"the prompt {self.prompt} names {', '.join(missing)}, which the agent does not have",
+            valid=f"a prompt for {', '.join(calls) or 'an agent without tools'}",
+            do=do,
+        )
+
+    def tool_fingerprints(self, tool: SearchTool) -> dict[str, str]:
+        """See `Agent`: of what the tools say in a prompt that is composed from them."""
+        composed = self.texts.composes_tools
+        return {"prompt.tools": fingerprint(tool.instructions())} if composed else {}
+
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """See `Agent`: opens with the prompt."""
-        reader = any(spec["name"] == "get_document" for spec in tool.specs())
-        opening = self.texts.opening(topic.text, reader=reader)
+        opening = self.texts.opening(
+            topic.text,
+            specs=tool.specs(),
+            tools=tool.instructions() if self.texts.composes_tools else "",
+            queries=QUERIES[self.queries],
+        )
         return Episode(topic, tool, opening=opening, clock=self.clock)
 
     async def work(self, episode: Episode) -> None:
@@ -223,12 +281,17 @@ class ChatAgent(Agent):
 
     async def _demand_answer(self, talk: Conversation, reason: str) -> None:
         """Demand the answer after a budget is used up, if room and time are left for one. If the
-        transcript leaves too little room, the newest exchange, which took it, is left out."""
+        transcript leaves too little room, the newest exchanges, which took it, are left out. An
+        answer that ends by length is demanded once more, with less of the transcript."""
         demand, text = self.texts.sections["final"], None
+        partial: str | None = None  # the answer that ended by length
         room = talk.make_room(demand)
         while room and text is None:
             text = await self._last_reply(talk, demand)
+            if partial is None and talk.cut_off and not talk.reminder.follows_format(text or ""):
+                partial, text = text or "", None
             room = text is not None or talk.retreat(demand)
+        text = text or partial
         # A model may call the closed tools instead of an answer.
         answered = text or talk.episode.messages[-1]["role"] == "tool"
         if answered and reason in _ROOM_LEFT and talk.reminder.remind(text or "", closed=True):
@@ -269,14 +332,15 @@ class Conversation:
         self.steered = False
         self.refused_turns = 0
         self.cramped = False  # whether the last request had to ask for a shorter reply
+        self.cut_off = False  # whether its reply ended by length
         self._model, self._agent = model, agent
         self._budget = agent.resources.budget
-        self._tools = episode.tool.specs()
+        self._tools = episode.specs()
         self._closed = not self._tools
         self._turns = 0
         self._output_tokens = 0
         self._window = ContextWindow(
-            size=self._budget.context_window,
+            size=agent.context_window,
             answer=self._budget.answer_tokens,
             longest=agent.sampling.max_output_tokens,
             tools=self._tools,
@@ -286,7 +350,8 @@ class Conversation:
         self._too_long = 0  # messages of the last request, if its reply did not fit the window
         self._spent = self._highest_cost = 0.0
         self._cached_tokens = 0
-        self._cache_warnings: list[str] = []
+        self._server_warnings: list[str] = []
+        self._guessed_overflow = False
         self._asked_again = False
         self.reminder = AnswerReminder(episode, agent)
 
@@ -305,17 +370,19 @@ class Conversation:
         )
 
     def retreat(self, text: str) -> bool:
-        """Leave the newest exchange, such as a page that was too long, out of what is sent.
+        """Leave the newest exchange, such as a page that was too long, out of what is sent, and
+        those before it until there is room for the answer behind a message `text`.
 
-        Goes back to a request that the server accepted, and at the next call to the one before.
-        Returns whether there is one, with room for a reply behind a message `text`.
+        Goes back to a request that the server accepted, and at the next call to one before it.
+        Returns whether there is one, with room for a reply.
         """
         below = self._left_out.start or self._too_long or len(self._sent())
-        first = self._window.retreat(below)
-        if not first:
-            return False
-        self._left_out = range(first, len(self.episode.messages))
-        return self._window.fits_anything((*self._sent(), user(text)))
+        before, fits = self._left_out, False
+        while not fits and (below := self._window.retreat(below)):
+            self._left_out = range(below, len(self.episode.messages))
+            fits = self._window.fits_answer((*self._sent(), user(text)))
+        shorter = self._left_out != before
+        return shorter and self._window.fits_anything((*self._sent(), user(text)))
 
     @property
     def warnings(self) -> list[str]:
@@ -325,7 +392,7 @@ class Conversation:
             f"messages {gap.start + 1} to {gap.stop} were left out of the last request: there was "
             "no room for them and an answer in the context window"
         )
-        return [*self._cache_warnings, *([left_out] if gap else [])]
+        return [*self._server_warnings, *([left_out] if gap else [])]
 
     def used_up(self) -> str:
         """The first budget that allows no further tool call. Empty while all allow one."""
@@ -374,17 +441,19 @@ class Conversation:
         longest = self._window.longest_reply(messages)
         self.cramped = longest != sampling.max_output_tokens
         sampling = replace(sampling, max_output_tokens=longest)
-        self._was_left_out = self._left_out
+        self._was_left_out, self.cut_off = self._left_out, False
         self._turns += 1
         try:
             turn = await self.in_time(self._model.respond(messages, self._tools, sampling))
         except ModelError as error:
-            if isinstance(error, ContextOverflow):
-                self._window.overflow()
             self._too_long = len(messages)
+            self.cut_off = isinstance(error, Truncated) and not _repeats_itself(error)
+            overflow = self._overflow_of(error, messages)
             if error.turn:
                 # Half a call cannot be answered, and half a provider's item cannot be sent back.
                 self._add_reply(messages, replace(error.turn, tool_calls=(), provider={}))
+            if overflow:
+                raise overflow from None
             raise
         finally:
             usage = self._agent.accounts.by_role(self.episode.topic.qid).values()
@@ -393,9 +462,29 @@ class Conversation:
             self._spent = spent
         self._too_long = 0
         self._add_reply(messages, turn)
+        # Another question may have met the end of the window.
+        self._window.limit(self._agent.context_window)
         if self.left is not None and self.left <= 0:
             raise OutOfTime
         return turn
+
+    def _overflow_of(self, error: ModelError, messages: Sequence[Message]) -> ModelError | None:
+        """The context overflow that the refusal of `messages` is, if it is one. A refusal in
+        unknown words counts as one near the end of the window, once in a question."""
+        if isinstance(error, BadRequest):
+            if self._guessed_overflow or not self._window.is_near_end(messages):
+                return None
+            self._guessed_overflow = True
+            self._server_warnings.append(
+                f"request {self._turns}, near the end of the context window, was refused, which "
+                f"was taken for a context overflow: {error}"
+            )
+            error = ContextOverflow(str(error))
+        if isinstance(error, ContextOverflow):
+            if window := self._window.overflow(messages, error.window):
+                self._agent.learn_window(window)
+            return error
+        return None
 
     async def call_tools(self, turn: Turn) -> None:
         """Carry out the turn's calls in order, each in a thread. Errors are results of the calls.
@@ -456,7 +545,7 @@ class Conversation:
         self.episode.messages.append(message)
         if usage.cached is not None:
             if usage.cached < self._cached_tokens:
-                self._cache_warnings.append(
+                self._server_warnings.append(
                     f"request {self._turns}: the server had {self._cached_tokens} tokens of the "
                     f"prefix cached and now {usage.cached}, though it was sent unchanged: evicted, "
                     "answered by another replica, or rewritten by the model's chat template"
@@ -467,6 +556,10 @@ class Conversation:
             output = message_bytes(message) // _BYTES_PER_TOKEN
         self._output_tokens += output
         self._window.accepted(messages, message, counted=usage.input, output=output)
+
+
+def _repeats_itself(error: Truncated) -> bool:
+    return error.turn is not None and error.turn.finish_reason == "repetition"
 
 
 class AnswerReminder:
@@ -481,7 +574,7 @@ class AnswerReminder:
         self._episode = episode
         self._texts = agent.texts
         self.reminds = self._reminder_left = agent.remind
-        search = episode.tool.search_tool if agent.first_call and episode.tool.specs() else None
+        search = episode.tool.search_tool if agent.first_call and episode.specs() else None
         self._search, self._query_argument = search or ("", "")
         self._search_demand_left = bool(self._search)
         self._forced = 0
@@ -499,7 +592,7 @@ class AnswerReminder:
         if not self._search_demand_left or not self._search_missing:
             return False
         self._search_demand_left = False
-        spec = next(s for s in self._episode.tool.specs() if s["name"] == self._search)
+        spec = next(s for s in self._episode.specs() if s["name"] == self._search)
         call = call_text(self._search, **dict.fromkeys(needed_arguments(spec), "..."))
         words = self._texts.words("first_call").replace("{call}", call)
         self._say("first_call", words.replace("{argument}", self._query_argument))
@@ -508,7 +601,7 @@ class AnswerReminder:
     def remind(self, text: str, *, closed: bool) -> bool:
         """Remind the model of the answer format if `text` does not follow it; `text` is the `draft`
         then. `closed`: no tool can be called any more. Returns whether the model was reminded."""
-        if not self._reminder_left or self._follows_format(text):
+        if not self._reminder_left or self.follows_format(text):
             return False
         self._reminder_left, self.draft = False, text
         self._say("reminder", self._texts.words("reminder_closed" if closed else "reminder"))
@@ -517,7 +610,7 @@ class AnswerReminder:
     def mark(self, text: str) -> None:
         """Mark the last message if it is an answer `text` that still does not follow the format, so
         that such answers can be counted."""
-        if self.reminds and text and not self._follows_format(text):
+        if self.reminds and text and not self.follows_format(text):
             self._episode.messages[-1][NO_FORMAT] = True
 
     def use_draft(self) -> str:
@@ -532,7 +625,8 @@ class AnswerReminder:
         )
         return self.draft
 
-    def _follows_format(self, text: str) -> bool:
+    def follows_format(self, text: str) -> bool:
+        """Whether `text` is an answer in the format that the prompt demands."""
         listed = self._texts.asks_for_list
         return follows_format(text, self._texts.placeholders, listed=listed)
 
@@ -564,6 +658,9 @@ _LEAST_REPLY = 16  # tokens; the Responses API accepts no smaller maximum of out
 # Share of the tokens reserved for the answer. With less, the newest exchange costs more than it is
 # worth.
 _LEAST_SHARE = 0.25
+# Share of the tokens that a transcript may take above which a refusal in unknown words is taken for
+# an overflow.
+_NEAR_END = 0.8
 
 
 class _Count(NamedTuple):
@@ -626,14 +723,35 @@ class ContextWindow:
         room = self.longest if self.size is None else self.size - self.tokens(messages)
         return max(_LEAST_REPLY, min(self.longest, room))
 
-    def overflow(self) -> None:
-        """The server refused a request as too long: the window is smaller than expected, or the
-        estimate was too low. What the server accepted before did fit."""
-        if self._fitted:
-            self.size = min(self._fitted, self.size or self._fitted)
-        if self._overflows:
+    def is_near_end(self, messages: Sequence[Message]) -> bool:
+        """Whether `messages` take most of the tokens that a transcript may take, and more than a
+        request that the server accepted."""
+        if self.size is None or not self._accepted:
+            return False
+        reserved = max(self.answer, self.longest or 0) if self.answer else 0
+        return self.tokens(messages) >= _NEAR_END * (self.size - reserved)
+
+    def limit(self, size: int | None) -> None:
+        """The window has no more than `size` tokens (None: unknown)."""
+        if size is not None:
+            self.size = min(size, self.size or size)
+
+    def overflow(self, messages: Sequence[Message], named: int | None = None) -> int | None:
+        """The server refused `messages` as too long: the window is smaller than expected, or the
+        estimate was too low. What the server accepted before did fit.
+
+        Returns the window that the server `named`, if it can be true.
+        """
+        if named is not None and named <= max(
+            (count.tokens for count in self._accepted), default=0
+        ):
+            named = None  # some versions of vLLM name what the reply leaves
+        estimated = self.tokens(messages) + (self.longest_reply(messages) or 1)
+        self.limit(named or self._fitted or None)
+        if self._overflows or (named and estimated <= named):
             self._rate = _HIGHEST_RATE
         self._overflows += 1
+        return named
 
     def accepted(
         self, messages: Sequence[Message], reply: Message, *, counted: int | None, output: int

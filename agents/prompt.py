@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -15,7 +16,20 @@ from soundingline.toolkit.search.answers import exact_part, list_part
 FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
 _HEADING = re.compile(r"^=== (\w+) ===$", re.MULTILINE)
-_QUESTION = "{question}"
+_QUESTION, _TOOLS, _QUERIES = "{question}", "{tools}", "{queries}"
+# What `{queries}` says by the matching that `ChatAgent.queries` names.
+QUERIES = {
+    "neutral": "",
+    "words": (
+        "Queries are matched by words: use a few terms that tell most, rather than a long sentence."
+    ),
+    "meaning": (
+        "Queries are matched by meaning: describe what a document says in a sentence, rather than "
+        "by single terms."
+    ),
+}
+_CALL = re.compile(r"(\w+)(?:\(([\w, ]*)\))?")
+_NAME = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _THREE_LINES = (
     "Explanation: reasoning in brief, with docids in square brackets\n"
     "Exact Answer: the answer alone\n"
@@ -47,7 +61,8 @@ _WHERE_CLOSED = {
     "truncated_closed": "blocked",
 }
 _WITH_READER = "question_with_reader"
-_KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED, _WITH_READER}
+_NAMED = "tools"
+_KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED, _WITH_READER, _NAMED}
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,12 @@ class AgentPrompt:
     - `first_call`, if the agent demands a first call, demands a search before the first answer.
       `{call}` is replaced by that call and `{argument}` by its argument for the query. A prompt
       without `reminder` or `first_call` has our words.
+    - `tools` is not sent. It lists the tools and arguments that the text names, a line for each
+      tool: `read_document(docid, offset)`. Without it, they are the words of the text with an
+      underscore, such as `read_document`.
+
+    In `system` and `question`, `{tools}` is replaced by what the session says about its tools, so
+    that a prompt fits any tool, and the line `{queries}` by a sentence of `QUERIES`.
     """
 
     name: str
@@ -73,8 +94,38 @@ class AgentPrompt:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all sections."""
-        return fingerprint(dict(self.sections))
+        """A hash of all sections that are sent."""
+        return fingerprint({name: text for name, text in self.sections.items() if name != _NAMED})
+
+    @property
+    def composes_tools(self) -> bool:
+        """Whether the text about the tools comes from the session."""
+        return any(_TOOLS in self.sections[name] for name in ("system", "question"))
+
+    @property
+    def composes_queries(self) -> bool:
+        """Whether the prompt has a place for a sentence about queries."""
+        return any(_QUERIES in self.sections[name] for name in ("system", "question"))
+
+    def missing_names(self, specs: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The tools and arguments that the prompt names and that none of the tools with these
+        `specs` has."""
+        if self.composes_tools and not specs:
+            return [_TOOLS]
+        arguments = {spec["name"]: set(spec["parameters"]["properties"]) for spec in specs}
+        if _NAMED in self.sections:
+            missing = []
+            for tool, listed in _CALL.findall(self.sections[_NAMED]):
+                names = re.findall(r"\w+", listed)
+                if tool not in arguments:
+                    missing.append(tool)
+                else:
+                    missing += [f"{tool}({name})" for name in names if name not in arguments[tool]]
+            return missing
+        unused = {_WITH_READER, "question"} - {self._question_section(specs)}
+        texts = "\n".join(text for name, text in self.sections.items() if name not in unused)
+        known = set(arguments).union(*arguments.values())
+        return [name for name in dict.fromkeys(_NAME.findall(texts)) if name not in known]
 
     def words(self, section: str) -> str:
         """The text of a section, also of one that the prompt leaves out."""
@@ -94,15 +145,28 @@ class AgentPrompt:
         """Whether the answer format of the prompt ends in a list of documents."""
         return any(list_part(text) is not None for text in self.sections.values())
 
-    def opening(self, question: str, *, reader: bool = False) -> list[dict[str, str]]:
-        """The messages at the start of a transcript; `reader` is whether the agent has the tool
-        `get_document`."""
-        text = self.sections["question"]
-        if reader:
-            text = self.sections.get(_WITH_READER, text)
-        question_message = user(text.replace(_QUESTION, question))
+    def opening(
+        self,
+        question: str,
+        *,
+        specs: Sequence[Mapping[str, Any]] = (),
+        tools: str = "",
+        queries: str = "",
+    ) -> list[dict[str, str]]:
+        """The messages at the start of a transcript, for tools with these `specs`; `tools` and
+        `queries` are what is said about them and about queries."""
+        parts = {_TOOLS: tools, _QUERIES if queries else f"{_QUERIES}\n": queries}
         instructions = self.sections["system"]
+        text = self.sections[self._question_section(specs)]
+        for place, words in parts.items():
+            instructions, text = instructions.replace(place, words), text.replace(place, words)
+        question_message = user(text.replace(_QUESTION, question))
         return [system(instructions), question_message] if instructions else [question_message]
+
+    def _question_section(self, specs: Sequence[Mapping[str, Any]]) -> str:
+        """`question_with_reader` where the prompt has it and a tool is `get_document`."""
+        reader = any(spec["name"] == "get_document" for spec in specs)
+        return _WITH_READER if reader and _WITH_READER in self.sections else "question"
 
 
 def read_prompt(name: str, folder: Path) -> tuple[Path, dict[str, str]]:

@@ -6,10 +6,10 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from soundingline.agents.base import Episode, needed_arguments, search_tool_of
-from soundingline.agents.baselines import WithoutTools
+from soundingline.agents.baselines import EpisodeWithoutTools
 from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -20,6 +20,7 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ResultsPage, ToolResult
 
 _ACTION = re.compile(r"<(search|answer)>(.*?)</\1>", re.DOTALL)
+_MARKS = re.compile(r"</?think>")
 _CONTINUE = {"add_generation_prompt": False, "continue_final_message": True}
 
 
@@ -31,7 +32,8 @@ class SearchR1Agent(ChatAgent):
     `<search>query</search>` or `<answer>text</answer>` of a reply is its action, and what follows
     it is dropped. Results come back as `<information>Doc 1(Title: t) text</information>`. A reply
     without an action, or one that the limit of tokens cuts before it, gets a correction (the
-    section `empty` of the prompt). When a budget is used up, the model replies once more; a search
+    section `empty` of the prompt). What precedes a search is its reasoning, for rewriters that
+    read it. When a budget is used up, the model replies once more; a search
     in that reply is not made. A trajectory has the replies and the results as messages.
 
     Args:
@@ -57,7 +59,8 @@ class SearchR1Agent(ChatAgent):
     continue_reply: bool = True
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the search must need a query alone."""
+        """See `Agent`: the search must need a query alone, and the prompt must name no tool."""
+        self._check_names(())
         name, argument = search_tool_of(tool)
         needed = needed_arguments(next(s for s in tool.specs() if s["name"] == name))
         if needed != [argument]:
@@ -68,12 +71,11 @@ class SearchR1Agent(ChatAgent):
             )
 
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: opens with the authors' prompt, in a session without tools."""
+        """See `Agent`: opens with the authors' prompt, and offers no tools."""
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
         opening = self.texts.opening(question)
-        session = cast(SearchTool, WithoutTools(tool))
-        return Episode(topic, session, opening=opening, clock=self.clock)
+        return EpisodeWithoutTools(topic, tool, opening=opening, clock=self.clock)
 
     def _wrap(self, model: ChatModel) -> ChatModel:
         return _OneReply(model) if self.continue_reply else model
@@ -82,11 +84,12 @@ class SearchR1Agent(ChatAgent):
         while not (reason := talk.used_up()):
             talk.steer_if_due()
             try:
-                text = (await talk.ask()).text
+                turn = await talk.ask()
             except Truncated as cut:
-                text = cut.turn.text if cut.turn else ""
+                turn = cut.turn or Turn()
             except ContextOverflow as overflow:
                 return await self._demand_answer(talk, overflow.code)
+            text = turn.text
             action = _ACTION.search(text)
             if action is None:
                 talk.say(f"\n{self.texts.words('empty')}\n")
@@ -94,8 +97,10 @@ class SearchR1Agent(ChatAgent):
             talk.episode.messages[-1]["content"] = text[: action.end()]
             if action[1] == "answer":
                 return self._accept(talk, _formatted(action))
-            talk.episode.tool.reasoning = text[: action.start()]
             tool = talk.episode.tool
+            thought = _MARKS.sub("", text[: action.start()]).strip()
+            if reasoning := turn.reasoning or thought:
+                tool.reasoning = reasoning
             name, argument = search_tool_of(tool)
             search = asyncio.to_thread(tool.call, name, {argument: action[2].strip()})
             result = await talk.in_time(search)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,10 +42,13 @@ from omegaconf.errors import OmegaConfBaseException
 from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
-    Root,
+    ROOTS,
     Settings,
     check_choices,
+    check_keys,
+    expand_home,
     key_of,
+    no_such_key,
     register,
 )
 from soundingline.experiments.hydra_plugins import check_submission
@@ -57,6 +61,7 @@ from soundingline.experiments.sweep import (
     check_name,
     end_sweep,
     is_first,
+    optimized_value,
     recorded_cell,
     varied_options,
     wait_for_jobs,
@@ -120,10 +125,12 @@ COMPLETION = "completion"  # prints a script, and has no configuration
 SWEPT = ("run", "rank", "tune", "enrich", "index")
 SHARDED = ("index", "enrich")
 HELP = frozenset({"-h", "--help"})
+VERSION = "--version"
 DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
 REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
 _CONFIG_DIR = ("--config-dir", "-cd")
+_FIXED = ("config_name", "config_path", "experimental_rerun")  # flags of Hydra that cannot work
 _SENTENCE_END = re.compile(r"(?<=[.:])\n|(?<=\.) (?=[A-Z])")
 _DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
@@ -149,11 +156,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     output has gone (`| head`).
     """
     sys.excepthook = print_traceback
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = [expand_home(word) for word in (sys.argv[1:] if arguments is None else arguments)]
     code = 0
     try:
         if not words or words[0] in HELP:
             print(_overview())
+        elif VERSION in words:
+            print(f"soundingline {version('soundingline')}")
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
         else:
@@ -333,13 +342,13 @@ class CommandParser(argparse.ArgumentParser):
         flags = self.parse_intermixed_args([self._spelled(item) for item in arguments])
         overrides = self.overrides(flags.overrides)
         refuse_secrets(overrides)
-        known = {*(each.name for each in fields(Root)), "experiment", "hydra", *self.own_flags}
-        for item in overrides:
-            root = re.split("[./@]", key_of(item))[0]
-            if meant := root not in known and did_you_mean(root, self.own_flags):
-                raise InputError(
-                    f"there is no group or key {root!r}", valid=", ".join(sorted(known)), do=meant
-                )
+        known = (*ROOTS, *self.own_flags)
+        for key in map(key_of, overrides):
+            root = re.split("[./@]", key)[0]
+            # Without a dot, it may be a group of the user's own.
+            of_option = "." in key.partition("@")[0]
+            if root not in known and (of_option or did_you_mean(root, self.own_flags)):
+                raise no_such_key(root, known)
         return flags
 
     def arguments(self, flags: argparse.Namespace) -> dict[str, Any]:
@@ -352,7 +361,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """Every flag, in its long form."""
-        longest = (max(action.option_strings, key=len, default="") for action in self._actions)
+        actions = (action for action in self._actions if action.dest not in _FIXED)
+        longest = (max(action.option_strings, key=len, default="") for action in actions)
         return list(dict.fromkeys([*filter(None, longest), "--help"]))
 
     @property
@@ -571,30 +581,42 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     """
     refused: list[str] = []
 
-    def one_job(config: DictConfig) -> None:
+    def one_job(config: DictConfig) -> float | None:
         register()  # again, because a launcher may run this in a process of its own
         settings = Settings.of_job(config)
-        with recorded_cell(settings) if settings.multirun else nullcontext():
-            try:
-                # Those of a sweep may come from a file of options.
-                refuse_secrets(settings.overrides)
-                if name not in SHARDED and settings.config.shards != 1:
-                    raise InputError(
-                        f"shards={settings.config.shards} for {parser.prog}",
-                        valid="soundingline index and soundingline enrich",
-                        do="leave it out: this command reads what those have made of all shards",
-                    )
-                _task(name)(settings)
-            except BAD_INPUTS as error:
-                if not is_bad_input(error):
-                    raise
-                refused.append(one_line(error))
-                if is_first(settings, fault_of(error) or refused[-1]):
-                    notify(refused[-1])
-                if settings.multirun:
-                    failed = CellFailed(refused[-1])
-                    failed.fault = fault_of(error)
-                    raise failed from None
+        try:
+            with recorded_cell(settings) if settings.multirun else nullcontext():
+                return one_cell(settings)
+        except OSError as error:  # the status of the cell could not be written
+            refuse(settings, error)
+        return None
+
+    def one_cell(settings: Settings) -> float | None:
+        try:
+            # Those of a sweep may come from a file of options.
+            refuse_secrets(settings.overrides)
+            if name not in SHARDED and settings.config.shards != 1:
+                raise InputError(
+                    f"shards={settings.config.shards} for {parser.prog}",
+                    valid="soundingline index and soundingline enrich",
+                    do="leave it out: this command reads what those have made of all shards",
+                )
+            ran = _task(name)(settings)
+            return None if ran is None else optimized_value(ran, settings.config, name)
+        except BAD_INPUTS as error:
+            refuse(settings, error)
+        return None
+
+    def refuse(settings: Settings, error: Exception) -> None:
+        if not is_bad_input(error):
+            raise error
+        refused.append(one_line(error))
+        if is_first(settings, fault_of(error) or refused[-1]):
+            notify(refused[-1])
+        if settings.multirun:
+            failed = CellFailed(refused[-1])
+            failed.fault = fault_of(error)
+            raise failed from None
 
     SweepStart.folder = None
     unfinished: list[CellStatus] = []
@@ -672,6 +694,7 @@ def _composed(flags: argparse.Namespace, parser: CommandParser) -> tuple[Any, An
     hydra: Any = Hydra.create_main_hydra2(parser.prog.split()[-1], search_path)
     overrides = [*flags.overrides, *(["hydra.mode=MULTIRUN"] if flags.multirun else [])]
     config = _compose(hydra, overrides)
+    check_keys(config)
     parsed = OverridesParser.create().parse_overrides(overrides)
     hydra.config_loader.validate_sweep_overrides_legal(parsed, config.hydra.mode, from_shell=True)
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
@@ -716,6 +739,14 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
     if len(names) > 1:
         both = " and ".join(f"--{name.replace('_', '-')}" for name in names)
         raise InputError(f"{both} exclude each other", valid="one of them")
+    for name in _FIXED:
+        if getattr(flags, name) is not None:
+            raise InputError(
+                f"--{name.replace('_', '-')} is not supported: every command composes the "
+                "configuration of Soundingline",
+                do="add options and experiments of your own with --config-dir FOLDER, and choose "
+                "one with experiment=NAME",
+            )
     if flags.resolve and not flags.cfg:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.engines.engine import DeletedIndex, Engine, RemoteEngine
 from soundingline.pipelines.stage import MadeOnce
 from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
@@ -88,6 +88,7 @@ class IndexedCollection:
 
     def indexed(self, engine: Engine) -> Any:
         """Another engine's index of the same units, opened; built if it is missing."""
+        engine = _of_units(engine, self.segmenter)
         path, digest = _place(self.folder, self.segmenter, engine, self.corpus)
         self.others[path.name] = digest
         return _opened(engine, self.store, path, self.corpus, **self._shards_of(engine))
@@ -170,6 +171,7 @@ def prepare(
         )
     folder = root / benchmark.name
     corpus = benchmark.corpus_fingerprint
+    engine = _of_units(engine, segmenter)
     path, digest = _place(folder, segmenter, engine, corpus)
     if benchmark.obfuscated:
         _mark_clear(folder)
@@ -206,6 +208,12 @@ def _mark_clear(folder: Path) -> None:
                     raise
 
 
+def _of_units(engine: Engine, segmenter: Segmenter) -> Any:
+    """The engine for the units of a segmenter. The folder of an index is named after them, and an
+    index outside that folder has to be as well."""
+    return engine.of_content(segmenter.fingerprint) if isinstance(engine, RemoteEngine) else engine
+
+
 def _place(folder: Path, segmenter: Segmenter, engine: Engine, corpus: str) -> tuple[Path, str]:
     digest = fingerprint(corpus, segmenter.fingerprint, engine.fingerprint)
     return folder / f"{segmenter.name}-{engine.name}-{digest}", digest
@@ -234,6 +242,15 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **setti
             if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
                 notify(notice)
             engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
+    try:
+        return engine.open(path, corpus_fingerprint=corpus)
+    except DeletedIndex:
+        with building_lock(path.parent / f".{path.name}.lock", f"the index of '{path}'"):
+            try:
+                return engine.open(path, corpus_fingerprint=corpus)  # another process was faster
+            except DeletedIndex as deleted:
+                notify(f"{deleted.what}; it is loaded again")
+                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     return engine.open(path, corpus_fingerprint=corpus)
 
 
@@ -314,7 +331,7 @@ def open_or_build(path: Path, open_: Callable[[Path], Part], build: Callable[[],
                 if path.exists():
                     notify(f"{path} is damaged; it is built again")
                 part = build()
-                with atomic_folder(path) as temporary:
+                with atomic_folder(path, replace=True) as temporary:
                     part.write(temporary)
                     write_checksum_list(temporary)
     except OSError as error:

@@ -9,15 +9,16 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import ChoiceSweep, QuotedString, Sweep
+from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, Sweep
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
@@ -105,8 +106,11 @@ class Root:
     sealed: bool = True
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)
+    primary: str | None = None
+    margin: float | None = None
     task: str = "general"
     measures: list[str] = field(default_factory=list)
+    optimized_metric: str | None = None
     passage_splitter: str = "rules"
     forced_answers: bool = True
     prices: str | None = None
@@ -118,6 +122,10 @@ class Root:
     confirm: bool = False
     placement: Any = None
     tuning: Tuning = field(default_factory=Tuning)
+
+
+# What the first part of an override's key may be.
+ROOTS = (*(each.name for each in fields(Root)), "experiment", "scale", "hydra")
 
 
 def without_runtime_keys(option: Any, group: str) -> Any:
@@ -138,18 +146,20 @@ def overrides_of_cells(
 ) -> list[list[str]]:
     """What each cell of the sweep that a command line starts adds to the command line.
 
-    The cells are those of the sweeper (`experiments/hydra_plugins.py`), so that an override of a
-    swept key replaces its values. Overrides of one value are in every cell, and are left out.
+    The cells are those of our sweeper (`experiments/hydra_plugins.py`), so that an override of a
+    swept key replaces its values. Overrides of one value are in every cell, and are left out. With
+    another sweeper, which chooses cells as it goes, one cell stands for all.
     """
     register()
     given = override_parser().parse_overrides(list(overrides))
     single = [item for item in given if not item.is_sweep_override()]
-    with _composing():
+    with composing() as loader:
         chosen = [*_search(search_path), *(item.input_line for item in single)]
         config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
         cells = Cells.of(config)
+        named = cells.named(loader, overrides) if cells else [[]]
     shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
-    return [[word for word in words if word not in shared] for words in cells.named(given)]
+    return [[word for word in words if word not in shared] for words in named]
 
 
 CHOSEN = "chosen.yaml"
@@ -204,12 +214,14 @@ def _tuning_identity(config: Any) -> dict[str, Any]:
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 ROOT_CONFIG = "config"
+NO_OPTION = ("None", "null")  # what Hydra calls the choice of no option
+_HOME = re.compile(r"""((?:^|[=,\[({:])\s*["']?)~(?=/)""")
 _NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`) known; called
-    by what composes, not on import."""
+    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`, `home`) known;
+    called by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         root: Any = OmegaConf.structured(Root)
         # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
@@ -218,6 +230,7 @@ def register() -> None:
     register_plugins()
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
     OmegaConf.register_new_resolver("scale", _scale, replace=True)
+    OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
 
 
@@ -259,6 +272,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_options(self.config)
+        with flag_override(self.config, ["readonly", "struct"], [False, False]):
+            _expand_values(self.config, OmegaConf.to_container(self.config, resolve=False))
+            _expand_values(self.config.paths, plain_values(self.config.paths))
         place(self.config)
         if (traces := self.config.get("traces", True)) not in (True, False, "plain"):
             raise InputError(f"traces={traces}", valid="true, false, plain", do="set one of them")
@@ -267,11 +283,13 @@ class Settings:
     def compose(cls, overrides: Sequence[str] = (), search_path: Sequence[str] = ()) -> Settings:
         """Compose the options of `conf/` and of the folders in `search_path`. What Hydra and
         OmegaConf refuse is raised as they raise it, but for choices that name no option."""
+        overrides = [expand_home(override) for override in overrides]
         check_choices(overrides)
         register()
-        with _composing():
+        with composing():
             all_overrides = [*_search(search_path), *overrides]
             config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
+            check_keys(config)
             unresolved = _unresolved(config)
             hydra: Any = HydraConfig.instance()
             before = hydra.cfg
@@ -288,6 +306,7 @@ class Settings:
     @classmethod
     def of_job(cls, config: DictConfig) -> Settings:
         """Those of the Hydra job that runs now."""
+        check_keys(config)
         hydra = HydraConfig.get()
         return cls(
             config,
@@ -302,8 +321,7 @@ class Settings:
         """The options of a group, or of a folder below one, that this command line can choose."""
         if group not in self._options:
             search = _search(self.search_path)
-            with _composing():
-                loader: Any = GlobalHydra.instance().config_loader()
+            with composing() as loader:
                 names = loader.get_group_options(group, config_name=ROOT_CONFIG, overrides=search)
             self._options[group] = sorted(names)
         return list(self._options[group])
@@ -383,6 +401,28 @@ def _visible(gpus: Sequence[int]) -> list[str]:
     return [names[number] for number in gpus]
 
 
+def expand_home(word: str) -> str:
+    """A word of a command line with the home folder in the place of `~` where a value begins with
+    `~/`. Shells expand it neither after a key with a dot nor within quotes, and Hydra cannot parse
+    it.
+
+    Example:
+        >>> expand_home("benchmark.path=~/data") == f"benchmark.path={Path.home()}/data"
+        True
+    """
+    return _HOME.sub(lambda match: match[1] + str(Path.home()), word)
+
+
+def _expand_values(config: Any, values: Any) -> None:
+    """Put the home folder in the place of `~` in the `values` of a configuration that begin with
+    `~/`, which files of options and the environment may have."""
+    for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        if isinstance(value, (dict, list)):
+            _expand_values(config[key], value)
+        elif isinstance(value, str) and value.startswith("~/"):
+            config[key] = str(Path(value).expanduser())
+
+
 def plain_values(option: Any, *, resolve: bool = True) -> dict[str, Any]:
     """The plain values of an option or of a whole configuration; empty for what is none."""
     values = OmegaConf.to_container(option, resolve=resolve) if OmegaConf.is_dict(option) else {}
@@ -457,6 +497,29 @@ def is_choice(override: str) -> bool:
     return "@" in key or (CONF / group).is_dir() or "/" in group
 
 
+def check_keys(config: DictConfig, prefix: str = "") -> None:
+    """`InputError` for a key that the dataclass of its node does not have. Hydra adds such a key if
+    it is given as `+key=value`, and nothing reads it."""
+    schema = OmegaConf.get_type(config)
+    if not is_dataclass(schema):
+        return
+    names = ROOTS if schema is Root else [each.name for each in fields(schema)]
+    for key in map(str, config):
+        if key not in names:
+            raise no_such_key(f"{prefix}{key}", names)
+        unset = OmegaConf.is_missing(config, key) or OmegaConf.is_interpolation(config, key)
+        # Plugins add keys to Hydra's own part.
+        if key != "hydra" and not unset and isinstance(value := config[key], DictConfig):
+            check_keys(value, f"{prefix}{key}.")
+
+
+def no_such_key(key: str, names: Iterable[str]) -> InputError:
+    """The error for a key whose last part is not among the `names` at its place."""
+    valid = sorted(names)
+    do = did_you_mean(key.rpartition(".")[2], valid)
+    return InputError(f"there is no group or key {key!r}", valid=", ".join(valid), do=do)
+
+
 def check_choices(overrides: Iterable[str]) -> None:
     """`InputError` for the first override that chooses of a group what is no name of an option,
     such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
@@ -471,7 +534,7 @@ def check_choices(overrides: Iterable[str]) -> None:
         items = value.list if isinstance(value, ChoiceSweep) else [value]
         options = (each for item in items for each in (item if isinstance(item, list) else [item]))
         for option in options:
-            if not isinstance(option, (str, QuotedString, Sweep)):
+            if not isinstance(option, (str, QuotedString, Sweep, Glob)):
                 raise _no_option(key_of(text), option)
 
 
@@ -499,6 +562,8 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
         do += f", or write {package}=null for none"
     elif "none" in known:
         do += f", or write {key}=none for none"
+    elif group.startswith("hydra/"):
+        do += ", or install the plugin of Hydra that has it, such as hydra-optuna-sweeper"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
     if isinstance(value, str):
@@ -523,14 +588,15 @@ def _resolved(config: DictConfig, key: Any) -> Any:
 
 
 @contextmanager
-def _composing() -> Iterator[None]:
-    """Hydra's own composition, also inside a job of Hydra's, which finds itself as before."""
+def composing() -> Iterator[ConfigLoader]:
+    """Hydra's own composition, also inside a job of Hydra's, which finds itself as before. Yields
+    the loader of `conf/` and, after `compose`, of the search path."""
     holder = GlobalHydra.instance()
     before = holder.hydra
     holder.clear()
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            yield
+            yield holder.config_loader()
     finally:
         holder.hydra = before
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
-from soundingline.experiments.config import Settings
+from soundingline.experiments.config import Settings, flat_values
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run_context import running
@@ -142,7 +142,10 @@ def judge_run(
             if isinstance(error, OutOfMoney):
                 do = "raise budget.run_dollars"
                 if ledger.unpriced:
-                    do = "choose a server that reports the usage of every reply"
+                    do = (
+                        "choose a server that reports the usage of every reply, move "
+                        f"{folder.ledger_path} away"
+                    )
             raise InputError(
                 f"judging {folder.path} stopped: {error}. {cases - left} of {cases} answers have "
                 "a verdict, which is stored",
@@ -373,6 +376,14 @@ def compare(
     ] = (),
     baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None,
     test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation",
+    family: Annotated[
+        Literal["measure", "all"], "what Holm's correction runs over: each measure, or all of them"
+    ] = "measure",
+    primary: Annotated[str | None, "the primary measure (that of the runs)"] = None,
+    margin: Annotated[
+        float | None,
+        "the smallest difference of the primary measure that matters (that of the runs)",
+    ] = None,
     by: Annotated[
         Sequence[str],
         "over several benchmarks: a factor that distinguishes systems, such as retriever; may "
@@ -404,6 +415,9 @@ def compare(
         tested=list(measure) or None,
         baseline=baseline,
         test=test,
+        family=family,
+        primary=primary,
+        margin=margin,
         by=by,
     )
 
@@ -417,6 +431,9 @@ def compare_folders(
     baseline: str | None = None,
     factors: Mapping[str, str] | None = None,
     test: str = "randomisation",
+    family: str = "measure",
+    primary: str | None = None,
+    margin: float | None = None,
     unfinished: Sequence[str] = (),
     by: Sequence[str] = (),
 ) -> None:
@@ -431,23 +448,25 @@ def compare_folders(
         tested: the measures to test; None for those of `TESTED` that all runs have.
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
-            first of those that change the fewest other settings.
-        test: see `statistics.paired_test`.
+            one that sets the fewest single values, then the one of which the others are changes.
+            A factor is an option of a group, or a single value by its key.
+        test, family: see `soundingline.toolkit.evaluation.compare`.
+        primary, margin: the primary measure, and its smallest difference that matters. None: those
+            that the manifests of the runs declare, if they agree.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
+
+    Raises:
+        MissingBaseline: for factors that no run has. The report is written without tests.
     """
     runs = load_runs(paths)
+    missing = ""
     if factors and baseline is None:
-        having = [
-            run
-            for run in runs
-            if all(str(run.factors.get(k)) == v.replace("/", "-") for k, v in factors.items())
-        ]
-        if having:
-            baseline = min(having, key=lambda run: len(run.factors)).name
-        else:
-            named = ", ".join(f"{name}={value}" for name, value in factors.items())
-            notify(f"no run has {named}: the report has no such baseline")
+        having = [run for run in runs if has_factors(run, factors)]
+        baseline = min(having, key=lambda run: _distance(run, runs)).name if having else None
+        if baseline is None:
+            missing = ", ".join(f"{name}={value}" for name, value in factors.items())
+            unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
     # The runs are those of these folders, in this order.
     pages = [path / PAGE for path in dict.fromkeys(path.resolve() for path in paths)]
     traces = {
@@ -456,10 +475,12 @@ def compare_folders(
         if page.is_file()
     }
     runs = sorted(runs, key=lambda run: run.name != baseline)  # the baseline first
+    primary = primary or _declared(runs, "primary")
+    margin = margin or _declared(runs, "margin")
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
     chosen = baselines_of(runs, baseline or runs[0].name, systems)
-    for group in by_benchmark(runs):
+    for group in [] if missing else by_benchmark(runs):
         inside = None
         if baseline is not None or len(group) > ALL_PAIRS:
             inside = next((run.name for run in group if run.name in chosen), None)
@@ -467,13 +488,18 @@ def compare_folders(
                 inside = inside or group[0].name
         questions = max((len(values) for values in group[0].per_question.values()), default=0)
         if len(group) > 1 and questions < 2:
-            notify(f"{group[0].name} has one question: paired comparisons need two or more")
+            number = "one question" if questions else "no judged question"
+            notify(f"{group[0].name} has {number}: paired comparisons need two or more")
         elif len(group) > 1:
             wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
             known = [m for m in wanted if all(m in run.per_question for run in group)]
-            comparisons += compare_runs(group, list(tested or known), inside, test=test)
+            measures = list(dict.fromkeys([*([primary] if primary else []), *(tested or known)]))
+            comparisons += compare_runs(
+                group, measures, inside, test=test, family=family, margin=margin
+            )
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
+    settings |= {"primary": primary or "", "margin": margin, "family": family}
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
@@ -482,6 +508,38 @@ def compare_folders(
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     console.print(f"Report: {report_path}", soft_wrap=True)
+    if missing:
+        raise MissingBaseline(
+            f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",
+            do="run the cell that has them, or name another baseline: baseline.retriever=...",
+        )
+
+
+class MissingBaseline(InputError):
+    """No run of a sweep has the factors of its baseline."""
+
+
+def _distance(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> tuple[int, int, int]:
+    """How far a run is from a baseline: its single values, the factors in which others differ from
+    it (one each from a baseline with one change at a time), and all its factors."""
+    values = sum("." in name for name in run.factors)
+    differences = [run.factors.items() ^ other.factors.items() for other in runs]
+    changes = sum(len({name for name, _ in each}) for each in differences)
+    return values, changes, len(run.factors)
+
+
+def has_factors(run: EvaluatedRun, factors: Mapping[str, str]) -> bool:
+    """Whether a run has these factors; of a single value that its command line did not set, that of
+    its option counts."""
+    known = {**dict(flat_values(run.manifest.get("config", {}))), **run.factors}
+    wanted = {name: value.replace("/", "-") for name, value in factors.items()}
+    return all(str(known.get(name)).replace("/", "-") == wanted[name] for name in wanted)
+
+
+def _declared(runs: Sequence[EvaluatedRun], key: str) -> Any:
+    """The value of a setting that the manifests of all runs have; None if they differ."""
+    values = [(run.manifest.get("config") or {}).get(key) for run in runs]
+    return values[0] if values.count(values[0]) == len(values) else None
 
 
 def judge(settings: Settings, runs: Sequence[Path]) -> None:

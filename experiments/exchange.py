@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -56,6 +57,7 @@ from soundingline.toolkit.trajectory import SEARCHES, Trajectory
 
 ExportFormat = Literal[
     "browsecomp_plus",
+    "pi_serini",
     "leaderboard",
     "trec",
     "trec_rag",
@@ -86,6 +88,7 @@ def export(
     """Write a run in the format of another program. Nothing is written if any part fails.
 
     browsecomp_plus: run files of BrowseComp-Plus, one a question.
+    pi_serini: files of Pi-Serini's benchmark runner, with the judgements, for its summaries.
     leaderboard: an entry of BrowseComp-Plus's leaderboard; the run must be evaluated.
     trec: the final ranking of each question as a TREC run; also of a run of `soundingline rank`.
     inspect, inspect_json: a log of Inspect AI, .eval or .json, for `inspect view`.
@@ -121,7 +124,7 @@ def export(
     with atomic_folder(out) as unfinished:
         message = writer(folder, unfinished, settings)
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
-    lint = f", or soundingline lint {out}" if format == "browsecomp_plus" else ""
+    lint = f", or soundingline lint {out}" if format in ("browsecomp_plus", "pi_serini") else ""
     print_next(f"open {out}{lint}")
 
 
@@ -136,6 +139,21 @@ def _browsecomp_plus(folder: RunFolder, out: Path, settings: Settings) -> str:
         name = f"run_{escape_qid(trajectory.qid)}.json"
         write_json(out / name, browsecomp_plus.write(trajectory, metadata))
     return f"{len(list(out.iterdir()))} run files"
+
+
+def _pi_serini(folder: RunFolder, out: Path, settings: Settings) -> str:
+    benchmark = recorded_benchmark(folder, settings)
+    metadata = {"benchmark_id": benchmark.name, "model": _model(folder), "output_dir": folder.name}
+    # Their programs read files that are named by a number, and take the id from within.
+    numbered = not all(re.fullmatch("[0-9]+", qid) for qid in folder.statuses())
+    for number, trajectory in enumerate(folder.trajectories(), start=1):
+        name = str(number) if numbered else trajectory.qid
+        write_json(out / f"{name}.json", browsecomp_plus.write_pi_serini(trajectory, metadata))
+    files = len(list(out.iterdir()))
+    for tier, judged in benchmark.qrels.items():
+        rows = [f"{qid} 0 {docid} {n}\n" for qid, row in judged.items() for docid, n in row.items()]
+        write_text(out / f"qrels_{tier}.txt", "".join(rows))
+    return f"{files} run files, and the judgements in qrels_evidence.txt"
 
 
 def _trec(folder: RunFolder, out: Path, settings: Settings) -> str:
@@ -324,6 +342,7 @@ def _retriever(manifest: Mapping[str, Any]) -> str:
 
 _WRITERS: dict[ExportFormat, Callable[[RunFolder, Path, Settings], str]] = {
     "browsecomp_plus": _browsecomp_plus,
+    "pi_serini": _pi_serini,
     "leaderboard": _leaderboard,
     "trec": _trec,
     "trec_rag": _trec_rag,
@@ -344,7 +363,8 @@ def import_run(
 ) -> None:
     """Import a run of another program, evaluate it and print its measures.
 
-    PATH is a folder of run files, a file, or a log of Inspect AI. It becomes the run folder
+    PATH is a folder of run files, a file, or a log of Inspect AI, whose epochs become repeats. It
+    becomes the run folder
     `runs/<name>` (name=NAME), which `soundingline compare` accepts. Overrides choose the benchmark
     and the judge.
     """
@@ -391,33 +411,54 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
     documents = {
         docid for qrels in benchmark.qrels.values() for grades in qrels.values() for docid in grades
     }
-    written: dict[str, str] = {}
+    written: dict[tuple[str, int], str] = {}
     others = 0
     for recorded in reader:
         if recorded.qid not in questions:
             others += 1
             continue
         location = str(recorded.source.get("file", recorded.qid))
-        if recorded.qid in written:
+        question, repeat = questions[recorded.qid], 1
+        if recorded.question is not None and _normal(question) not in _normal(recorded.question):
             raise InputError(
-                f"{location} is a second file of question {recorded.qid!r}, after "
-                f"{written[recorded.qid]}",
+                f"{location} has another question than {recorded.qid!r} of {benchmark.name}",
+                valid="a run over the chosen benchmark and split",
+                do="choose another benchmark=",
+            )
+        if isinstance(recorded, Transcript):
+            repeat = recorded.repeat
+            recorded = trajectory_of(recorded, question, documents)
+        key = recorded.qid, repeat
+        if key in written:
+            raise InputError(
+                f"{location} is a second file of question {recorded.qid!r}, after {written[key]}",
                 valid="one a question",
                 do="move one away; soundingline lint lists all of them",
             )
-        written[recorded.qid] = location
-        if isinstance(recorded, Transcript):
-            recorded = trajectory_of(recorded, questions[recorded.qid], documents)
-        folder.write(recorded)
+        written[key] = location
+        folder.repeat(repeat).write(recorded)
+    repeats = Counter(repeat for _, repeat in written)
+    if written and not repeats[1]:
+        raise InputError(
+            f"the first epoch is missing; those on record are {', '.join(map(str, repeats))}",
+            valid="a complete log",
+        )
     if not written:
         raise InputError(
             f"none of the {others} questions on record is one of {benchmark.name}",
             valid="a run over the chosen benchmark and split",
             do="choose another benchmark=",
         )
-    missing = len(questions) - len(written)
+    imported = len({qid for qid, _ in written})
+    missing = len(questions) - imported
+    times = f" in {len(repeats)} repeats" if len(repeats) > 1 else ""
     left = f"; {others} of other questions were left out" if others else ""
-    return f"{len(written)} questions imported, {missing} of {benchmark.name} have none{left}"
+    return f"{imported} questions imported{times}, {missing} of {benchmark.name} have none{left}"
+
+
+def _normal(text: str) -> str:
+    """A text without the differences that do not make another question of it."""
+    return " ".join(text.split()).casefold()
 
 
 def _manifest(

@@ -34,9 +34,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra._internal.core_plugins import basic_launcher, basic_sweeper
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.core.utils import run_job, setup_globals
@@ -99,7 +100,7 @@ class ChangeSweeper(BasicSweeper):  # type: ignore[misc]
 
     def setup(self, *, config: DictConfig, **context: Any) -> None:
         super().setup(config=config, **context)
-        self._cells = Cells.of(config)
+        self._cells = Cells.of(config) or self._cells
         self.params = self._cells.params
 
     def split_arguments(  # type: ignore[override]  # Hydra calls its static method on the object.
@@ -117,8 +118,10 @@ class Cells(NamedTuple):
     changes: Sequence[Sequence[str]] = ()
 
     @classmethod
-    def of(cls, config: DictConfig) -> Cells:
-        """Those of a composed configuration."""
+    def of(cls, config: DictConfig) -> Cells | None:
+        """Those of a composed configuration; None for a sweeper that chooses cells as it goes."""
+        if config.hydra.sweeper._target_ != SWEEPER:
+            return None
         sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
         cells = cls.read(sweeper, laptop=config.laptop)
         if config.get("shards", 1) > 1 and config.shard is None:
@@ -137,14 +140,24 @@ class Cells(NamedTuple):
             [_words(entry, "changes") for entry in chosen.get("changes") or ()],
         )
 
-    def named(self, given: Sequence[Override] = ()) -> list[list[str]]:
-        """The overrides of each cell of the sweep that a command line with `given` starts."""
+    def named(self, loader: ConfigLoader, words: Sequence[str] = ()) -> list[list[str]]:
+        """The overrides of each cell of the sweep that a command line with these `words` starts.
+        `loader` has the options that a `glob` may name."""
         swept = [f"{key}={value}" for key, value in self.params.items()]
-        return self.overrides([*override_parser().parse_overrides(swept), *given])
+        parser = OverridesParser.create(loader)
+        return self.overrides(parser.parse_overrides([*swept, *words]))
 
     def overrides(self, given: Sequence[Override]) -> list[list[str]]:
         """The overrides of each cell, from those of `params` and the command line. An entry of an
-        axis wins over an override of the same key, and a change over both."""
+        axis wins over an override of the same key, and a change over both. `InputError` for a
+        `glob` that no option matches."""
+        for override in given:
+            if isinstance(override.value(), Glob) and not list(override.sweep_iterator()):
+                raise InputError(
+                    f"{override.input_line} matches no option",
+                    do=f"soundingline list {override.key_or_group} prints the options; those in "
+                    "folders are named with commas between them",
+                )
         (combinations,) = BasicSweeper.split_arguments(list(given), None)
         keys = {override.get_key_element() for override in given}
         axes = [axis for axis in self.axes if axis and axis[0][0].partition("=")[0] not in keys]

@@ -293,7 +293,8 @@ def describe(
         files = OptionFiles(settings.search_path)
         measured = measured_runs(Path(settings.config.paths.runs))
         plan = Plan(plain_values(settings.config), settings.choices, cells, files, measured)
-        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula()):
+        power = [line for line in [plan.power_text()] if line]
+        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula(), *power):
             Console(soft_wrap=True).print(line, highlight=False)
     keys = set(map(key_of, settings.overrides))
     changed = {key.partition("@")[0].split(".")[0] for key in keys}

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from soundingline.experiments.build import declares
 from soundingline.experiments.config import (
+    NO_OPTION,
     Settings,
     choice_of,
     flat_values,
@@ -59,7 +60,6 @@ _USUAL = {
     "scorer": "overlap",
     "agent": "keyword",
 }
-_NO_OPTION = ("None", "null")
 # Settings that name files; a collection or weights that have moved are the same, and their content
 # has a fingerprint of its own.
 _FILES = {
@@ -179,7 +179,7 @@ def factors(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, str]
     here = active_groups(settings, groups)
     for group in (*groups, *STAGE_MODELS):
         option = settings.choices.get(choice_of(group), "None")
-        if group in here and option not in _NO_OPTION:
+        if group in here and option not in NO_OPTION:
             chosen[group] = option.replace("/", "-")
         elif group in STAGES:
             chosen[group] = "none"
@@ -221,7 +221,7 @@ def form_of(config: DictConfig, benchmark: Benchmark) -> dict[str, str]:
 def _shown_option(settings: Settings, group: str) -> str:
     option = settings.choices.get(choice_of(group), "None").replace("/", "-")
     usual = {**_USUAL, "budget": settings.choices.get("agent")}
-    idle = option in (*_NO_OPTION, "none") or option == usual.get(group)
+    idle = option in (*NO_OPTION, "none") or option == usual.get(group)
     return "" if idle and group not in _SHOWN_ALWAYS else option
 
 

@@ -7,6 +7,7 @@ model, if there is one. Otherwise dollars are the paper's if it states them, els
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
     choice_of,
+    composing,
     is_choice,
     key_of,
     merged,
@@ -28,11 +30,13 @@ from soundingline.experiments.hydra_plugins import Cells
 from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
+from soundingline.toolkit.evaluation.statistics import smallest_difference
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.obfuscation import VARIABLE
 
 CALLS, PROMPT, REPLY, CALL, SECONDS = 20.0, 1500, 250, 880, 10.0
+CHANGED = (0.1, 0.3)  # shares of answers that are right in one of two cells alone
 WIDTH = 100
 _PRECISION = {"4bit": 0.65, "fp8": 1.05}  # bytes a parameter, with scales; else two
 # Billions of parameters that a name does not state, and precisions that it does not.
@@ -298,7 +302,11 @@ class Plan:
         option = files.option(f"experiment/{name}")
         config = files.compose(option.choices, option.values)
         sweeper = option.values.get("hydra", {}).get("sweeper", {})
-        cells, laptop = (Cells.read(sweeper, laptop=scale).named() for scale in (False, True))
+        if "hydra/sweeper" in option.choices:  # which chooses cells as it goes
+            sweeper = {}
+        with composing() as loader:
+            forms = (Cells.read(sweeper, laptop=scale) for scale in (False, True))
+            cells, laptop = (form.named(loader) for form in forms)
         chosen = files.chosen(option.choices)
         choices = {key: path.partition("/")[2] for key, path in chosen.items() if path}
         return cls(config, choices, cells, files, measured), len(laptop)
@@ -452,6 +460,29 @@ class Plan:
         if priced and len(priced) < len(self.cells):
             dollars += f" for {len(priced)} of {len(self.cells)} cells"
         return f"{dollars}; {hours:,.0f} hours at concurrency={self.config['concurrency']}"
+
+    def power_text(self) -> str:
+        """The smallest difference in accuracy from the baseline that the design can find; empty
+        where it has one cell, or where the number of questions is unknown.
+
+        A comparison is tested at .05 over the number of comparisons, which is the first step of
+        Holm's correction.
+        """
+        questions, compared = self._questions or self.config["benchmark"].get("limit"), self.cells
+        if not questions or questions < 2 or len(compared) < 2:
+            return ""
+        tests = len(compared) - 1
+        found = [
+            smallest_difference(questions, math.sqrt(share), alpha=0.05 / tests)
+            for share in CHANGED
+        ]
+        low, high = (f"{share:.0%}" for share in CHANGED)
+        return (
+            f"power: with {questions:,} questions and {tests} comparison{'s' * (tests > 1)}, a "
+            f"difference in accuracy of {found[0]:.3f} is significant with probability 0.8 if "
+            f"{low} of the answers change between right and wrong, and one of {found[1]:.3f} if "
+            f"{high} change"
+        )
 
     def formula(self) -> Iterator[str]:
         """The numbers behind the estimate, one line for each cell."""

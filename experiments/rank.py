@@ -1,6 +1,6 @@
 """`soundingline rank`: a pipeline without an agent, on a benchmark's own questions.
 
-Measures come from `pt.Experiment`; the cell is written like any other, so that
+Measures come from `ir_measures`; the run is written like any other, so that
 `soundingline compare` takes it."""
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from soundingline.toolkit.evaluation.agent_run import (
     rewrites,
 )
 from soundingline.toolkit.evaluation.answers import holds_answer
+from soundingline.toolkit.evaluation.evaluation import RANKINGS
 from soundingline.toolkit.evaluation.retrieval import (
     LIST_HEADLINE,
     answer_coverage,
@@ -193,9 +194,12 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
     """Rank the questions of a benchmark with a pipeline, without an agent.
 
     Measures come from `ir_measures`; the run is written like any other, so that
-    `soundingline compare` takes it. `prepared` gives the pipeline if it has been opened already.
+    `soundingline compare` takes it. A benchmark without judgements gives `run.trec`, and no
+    measures. `prepared` gives the pipeline if it has been opened already.
     """
     config = settings.config
+    if not config.measures:
+        raise InputError("measures=[] names no measure", do="name one, or leave measures= out")
     parse_measures(list(config.measures))
     folder = run_folder(settings, cell_name(settings, RANKING))
     built = prepared() if prepared else build_pipeline(config)
@@ -212,8 +216,8 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
             with search_notes() as notes, asking_bar(built.stages, run.ledger):
                 evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
             seconds = time.monotonic() - began
-        ranked = len(evaluation.per_question[measures[0]])
-        of_query = query_costs(built.stages, counted, seconds, ranked)
+        ranked, judged = topics_to_rank(built.benchmark)
+        of_query = query_costs(built.stages, counted, seconds, len(ranked))
         folder.note_costs({"once": corpus_costs(built.parts), "query": of_query})
         answers = built.benchmark.answers
         guessed = {
@@ -222,20 +226,27 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
         }
         covered = answer_coverage(
             evaluation.rankings,
-            {qid: answers.get(qid, ()) for qid in evaluation.per_question[measures[0]]},
+            {topic.qid: answers.get(topic.qid, ()) for topic in ranked},
             partial(texts_in, built.prepared.store),
         )
         evaluation = evaluation.with_values({**evaluation.per_question, **guessed, **covered})
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_run(folder.path)
-    Console().print(comparison_table([cell], measures=shown))
+    if judged:
+        Console().print(comparison_table([cell], measures=shown))
+    else:
+        Console().print(
+            f"No question of {built.benchmark.name} is judged, so there are no measures. "
+            f"{folder.path}/{RANKINGS} has the rankings of {len(evaluation.rankings):,} questions.",
+            soft_wrap=True,
+        )
     if covered:
         values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
         Console().print(values, soft_wrap=True)
     for line in fallbacks(counted):
         Console(stderr=True, soft_wrap=True).print(line)
     Console(stderr=True).print(f"{folder.path}/metrics.json", soft_wrap=True)
-    if not settings.multirun:
+    if judged and not settings.multirun:
         print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
     return cell
 
@@ -256,32 +267,33 @@ def asking_bar(stages: Stages, ledger: Ledger) -> Iterator[None]:
         yield
 
 
+def topics_to_rank(benchmark: Benchmark) -> tuple[list[Topic], dict[str, Mapping[str, int]]]:
+    """The judged questions and their judgements; all questions where none is judged."""
+    grades = with_targets(benchmark.qrels.get("evidence", {}), benchmark.targets)
+    judged = [topic for topic in benchmark.topics if grades.get(topic.qid)]
+    return judged or list(benchmark.topics), {topic.qid: grades[topic.qid] for topic in judged}
+
+
 def evaluate_pipeline(
     benchmark: Benchmark, pipeline: pt.Transformer, measures: list[str]
 ) -> Evaluation:
     """Rankings of documents (a passage counts as its document, once, at its best rank) and their
     measures. A question's own document is left out where the benchmark says so (`exclude_own`).
-    Questions without judgements are counted, not ranked."""
-    judged = with_targets(benchmark.qrels.get("evidence", {}), benchmark.targets)
-    judged_topics = [topic for topic in benchmark.topics if judged.get(topic.qid)]
-    if not judged_topics:
-        raise InputError(
-            f"no question of {benchmark.name} is judged",
-            valid="a benchmark and split with judgements",
-            do="choose another benchmark.split",
-        )
-    topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in judged_topics])
+    See `topics_to_rank` for the questions."""
+    ranked_topics, judged = topics_to_rank(benchmark)
+    topics = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in ranked_topics])
     ranked = MaxP().transform(pipeline.transform(topics)).sort_values("rank", kind="stable")
     if benchmark.exclude_own:
         ranked = ranked[ranked["docno"] != ranked["qid"]]
-    rankings = {str(qid): list(rows) for qid, rows in ranked.groupby("qid", sort=False)["docno"]}
+    by_question = {str(qid): rows for qid, rows in ranked.groupby("qid", sort=False)}
+    rankings = {qid: rows["docno"].tolist() for qid, rows in by_question.items()}
+    scores = {qid: rows["score"].tolist() for qid, rows in by_question.items()}
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
-    qrels = {topic.qid: judged[topic.qid] for topic in judged_topics}
     checked = (benchmark.targets, benchmark.checklists, benchmark.satisfaction)
     per_question = {
-        **measure_rankings(outline.rankings, qrels, measures),
+        **measure_rankings(outline.rankings, judged, measures),
         **checklist_measures(outline.rankings, outline.rankings, *checked),
     }
     qids = [topic.qid for topic in benchmark.topics]
     counts = {**outline.counts, **list_counts(benchmark.targets, qids)}
-    return replace(outline, counts=counts).with_values(per_question)
+    return replace(outline, counts=counts, scores=scores).with_values(per_question)

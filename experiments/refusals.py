@@ -10,11 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.errors import (
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import DictConfig
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from soundingline.experiments.config import Root, key_of, missing_option, override_parser
+from soundingline.experiments.config import (
+    ROOTS,
+    Root,
+    key_of,
+    missing_option,
+    no_such_key,
+    override_parser,
+)
 from soundingline.toolkit.console import users_frame
 from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.llm.errors import ModelError, Unreachable
@@ -65,6 +77,11 @@ def _plain(value: Any) -> Any:
 
 def _instead(key: str, overrides: Iterable[str]) -> str:
     group, last = key.partition(".")[0], key.rpartition(".")[2]
+    if key == "engine.url":
+        return (
+            "write the address without them; engine=opensearch reads OPENSEARCH_USERNAME and "
+            "OPENSEARCH_PASSWORD of the environment"
+        )
     variable = re.sub(r"\W+", "_", last).strip("_").upper()
     if variable in (last, "HF_TOKEN"):
         return f"export {variable}=... in the shell that starts the run, which hands it on"
@@ -89,6 +106,8 @@ def one_line(error: BaseException) -> str:
             return str(cause)
     if isinstance(error, MissingConfigException):  # an OSError too
         return missing_option(error)
+    if isinstance(error, OverrideParseException):
+        return _unreadable(error)
     if isinstance(error, OSError):
         do = "free or change the disk, or name another folder, then run the same command"
         return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
@@ -109,6 +128,23 @@ def one_line(error: BaseException) -> str:
         return str(InputError(f"{key} has no value", do=f"give it: {key}=VALUE"))
     frame = users_frame("".join(traceback.format_exception(error)))  # of a class of the user's
     return text.split(" Config search path:")[0] + (f" ({frame})" if frame else "")
+
+
+def _unreadable(error: OverrideParseException) -> str:
+    """An override that Hydra cannot read. The parser's own words list its grammar, those about a
+    function such as `range` say what is wrong with its arguments."""
+    text = " ".join(error.message.splitlines()[:-1])
+    _, of_function, reason = text.partition(" while evaluating ")
+    return str(
+        InputError(
+            f"{error.override!r}: {reason}"
+            if of_function
+            else f"{error.override!r} is not KEY=VALUE",
+            valid="KEY=VALUE, or KEY=VALUE,VALUE with -m",
+            do="write no space after a comma, and put a value with other signs into quotes: "
+            "'KEY=\"VALUE\"'",
+        )
+    )
 
 
 def unknown_key(error: BaseException) -> str:
@@ -152,13 +188,10 @@ def _with_valid_keys(error: BaseException, key: str) -> str:
     node = getattr(cause, "parent_node", None)
     key = str(getattr(cause, "full_key", None) or key)
     option, _, name = key.rpartition(".")
-    top = sorted(field.name for field in dataclasses.fields(Root))
-    if option.partition(".")[0] in top:
-        what = f"{key!r} is no argument of the chosen {option}"
-        keys = node if isinstance(node, DictConfig) else ()
-        valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
-        do = did_you_mean(name, valid, prefix=f"{option}.")
-    else:
-        what, valid = f"there is no group or key {key!r}", top
-        do = did_you_mean(key.partition(".")[0], top)
+    if option.partition(".")[0] not in ROOTS:
+        return str(no_such_key(key, ROOTS))
+    keys = node if isinstance(node, DictConfig) else ()
+    valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
+    do = did_you_mean(name, valid, prefix=f"{option}.")
+    what = f"{key!r} is no argument of the chosen {option}"
     return str(InputError(what, valid=", ".join(valid), do=do))

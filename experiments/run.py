@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from soundingline.agents.base import Agent, Budget, SimulatedReader
-from soundingline.experiments.build import language_model, make, make_interface
-from soundingline.experiments.config import Settings
+from soundingline.experiments.build import declares, language_model, make, make_interface
+from soundingline.experiments.config import NO_OPTION, Settings, key_of
 from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
@@ -88,6 +88,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     check_int("concurrency", config.concurrency)
     parse_measures(list(config.measures))
     check_judge(config)
+    check_stand_in(settings)
     folder = run_folder(settings, cell_name(settings))
     agents, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
     agent = agents[0]
@@ -116,7 +117,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     prepared_run = AgentRun(agents, llm, budget, built, interface, backend, parts, reader)
     # An interface that cannot make a session, or none for this agent, fails before anything is
     # written.
-    agent.check_tool(prepared_run.session(""))
+    session = prepared_run.session("")
+    agent.check_tool(session)
+    prints |= agent.tool_fingerprints(session)
     with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
         folder = context.folder
         last = answer(prepared_run, context, settings)
@@ -143,6 +146,27 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     return cell
 
 
+def check_stand_in(settings: Settings) -> None:
+    """`InputError` where `scale=laptop` runs its own agent, which searches, in the place of an
+    agent that does not search or that needs no language model. A cell that names an agent runs
+    that one."""
+    experiment = settings.choices.get("experiment", "null")
+    named = any(key_of(override) == "agent" for override in settings.overrides)
+    if not settings.config.laptop or named or experiment in NO_OPTION:
+        return
+    paper = Settings.compose([f"experiment={experiment}"], settings.search_path)
+    option = paper.config.agent
+    searches = declares(option, "requires_llm") and declares(option, "calls_tools")
+    if searches or option["_target_"] == settings.config.agent["_target_"]:
+        return
+    raise InputError(
+        f"experiment={experiment} has the agent {paper.choices['agent']}, and scale=laptop would "
+        f"run {settings.choices['agent']}, which is another",
+        valid="an experiment with a language model that searches, or with an agent for laptops",
+        do="name one: agent=..., or in the experiment hydra.sweeper.laptop.params.agent",
+    )
+
+
 def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajectory | None:
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
     config, folder, ledger = settings.config, context.folder, context.ledger
@@ -160,8 +184,8 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         return None
     if ledger.cap is not None and ledger.unpriced_before:
         console.print(
-            f"{ledger.unpriced_before} replies of earlier starts reported no usage: their cost is "
-            f"not in the ${ledger.spent_before:.4f} that count towards budget.run_dollars"
+            f"the cost of {ledger.unpriced_before} replies of earlier starts is unknown; towards "
+            "budget.run_dollars each counts as the most expensive one of its role"
         )
     with (
         context.running(this.built.stages, this.parts) as counted,
@@ -230,7 +254,10 @@ def stopped(last: Trajectory, context: RunContext, this: AgentRun) -> InputError
             f"stopped: the server reported no usage for {ledger.unpriced} replies, so that "
             "budget.run_dollars cannot be enforced"
         )
-        do = "choose a server that reports the usage of every reply, or set no cap"
+        do = (
+            "set no cap, or choose a server that reports the usage of every reply and move "
+            f"{folder.ledger_path} away"
+        )
     else:
         repeats = range(1, len(this.agents) + 1)
         asked = sum(len(folder.repeat(number).statuses()) for number in repeats)

@@ -16,17 +16,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString, Sweep
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.config import Settings, key_of, value_of
-from soundingline.experiments.hydra_plugins import SWEEPER, Cells, slurm_watcher, wait_for_slurm
+from soundingline.experiments.hydra_plugins import Cells, slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
@@ -40,6 +39,9 @@ from soundingline.toolkit.runs.run_folder import (
     check_kind,
     evaluated_runs,
 )
+
+if TYPE_CHECKING:  # importing it takes longer than the help of a command
+    from soundingline.toolkit.evaluation import EvaluatedRun
 
 RECORD = "multirun.yaml"
 JOBS = ".submitit"  # as our presets of launchers name it; a folder a job
@@ -102,9 +104,10 @@ class SweepStart(Callback):
         folder = Path(config.hydra.sweep.dir)
         try:
             check_kind(folder, SWEEP_CELLS)
+            SweepStart.cells = _count_cells(config)
         except InputError as error:
             raise SweepRefused(error) from None
-        SweepStart.folder, SweepStart.cells = folder, _count_cells(config)
+        SweepStart.folder = folder
         launcher = config.hydra.launcher._target_
         SweepStart.submits_jobs = "submitit" in launcher
         SweepStart.slurm = launcher.endswith("SlurmLauncher")
@@ -152,21 +155,17 @@ def _claim_statuses(cells: Path) -> int:
 
 
 def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
-    """The overrides of each cell that Hydra's own sweeper makes of these words of a command line;
-    none for other sweepers, and for overrides that it will refuse."""
-    if config.hydra.sweeper._target_ != SWEEPER:
-        return []
-    described = Cells.of(config)
-    swept = [f"{key}={value}" for key, value in described.params.items()]
-    parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    """The overrides of each cell that our sweeper makes of these words of a command line; none for
+    other sweepers, and for overrides that Hydra will refuse."""
     try:
-        return described.overrides(parser.parse_overrides([*swept, *words]))
+        cells = Cells.of(config)
+        return cells.named(GlobalHydra.instance().config_loader(), words) if cells else []
     except HydraException:
         return []
 
 
 def _count_cells(config: DictConfig) -> int:
-    """How many different cells Hydra's own sweeper is about to make."""
+    """How many different cells our sweeper is about to make."""
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     return len(set(map(tuple, _cells_of(config, task))))
 
@@ -224,6 +223,8 @@ def is_first(settings: Settings, fault: str) -> bool:
         (_cells_folder(settings) / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
     except FileExistsError:
         return False
+    except OSError:  # such as a full disk, which is to be reported
+        return True
     return True
 
 
@@ -250,6 +251,25 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
     finally:
         mask(settings.config)  # which launchers of jobs write down with what the job gives back
         write_json(path, status._asdict())
+
+
+def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> float | None:
+    """The measure of a cell that is returned to an optimising sweeper: `optimized_metric`, else the
+    objective of a tuning, or the main measure of the sweep's report. None for a run without
+    measures; `InputError` for a metric that the run does not have."""
+    # Imported here, like the evaluation in `end_sweep`.
+    from soundingline.toolkit.evaluation.comparison import TESTED
+    from soundingline.toolkit.report.results import main_measure
+
+    metric = config.optimized_metric
+    if metric and metric not in run.metrics:
+        raise InputError(
+            f"optimized_metric={metric} is not a measure of {run.name}",
+            valid=", ".join(run.metrics) or "none",
+            do="name one of them, or add it to measures=",
+        )
+    main = config.tuning.objective if command == "tune" else config.get("primary")
+    return run.metrics.get(metric or main or main_measure(run.metrics, TESTED))
 
 
 def _cells_folder(settings: Settings) -> Path:
@@ -292,7 +312,8 @@ def wait_for_jobs(sweep: Path) -> None:
 def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
     """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well;
     those that were begun are given back. To be called when no cell runs any more, or when the sweep
-    was `interrupted`, after which jobs may go on."""
+    was `interrupted`, after which jobs may go on. `InputError` if all cells ended well and none is
+    the baseline."""
     statuses = cell_statuses(sweep)
     unfinished = [status for status in statuses if status.state != DONE]
     if interrupted:
@@ -303,21 +324,25 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         ]
     waiting = max(SweepStart.cells - len(statuses), 0)
     cells = evaluated_runs(sweep)
+    missing: InputError | None = None
     if cells:
         # Imported here: evaluating opens models, which a command that sweeps nothing need not.
-        from soundingline.experiments.evaluate import compare_folders
+        from soundingline.experiments.evaluate import MissingBaseline, compare_folders
         from soundingline.experiments.loggers import log_folder
 
-        compare_folders(
-            cells,
-            sweep,
-            title=sweep.name,
-            factors=SweepStart.baseline,
-            unfinished=[
-                *_published(sweep, unfinished),
-                *([f"{_cells(waiting)} not begun"] if waiting else []),
-            ],
-        )
+        try:
+            compare_folders(
+                cells,
+                sweep,
+                title=sweep.name,
+                factors=SweepStart.baseline,
+                unfinished=[
+                    *_published(sweep, unfinished),
+                    *([f"{_cells(waiting)} not begun"] if waiting else []),
+                ],
+            )
+        except MissingBaseline as error:
+            missing = error
         log_folder(SweepStart.logger, sweep)
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
@@ -334,6 +359,8 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         words = {_JOB: "submitted and may still run"}
         shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
         notify(f"{', '.join(shown) or _INTERRUPTED}; the same command continues")
+    elif missing:
+        raise missing
     return unfinished
 
 

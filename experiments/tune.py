@@ -43,7 +43,7 @@ from soundingline.toolkit.console import Console, print_next, progress_bar
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, is_number
-from soundingline.toolkit.evaluation import tuning, write_evaluation
+from soundingline.toolkit.evaluation import EvaluatedRun, load_run, tuning, write_evaluation
 from soundingline.toolkit.evaluation.grid import (
     Grid,
     GridPoint,
@@ -332,13 +332,13 @@ def fingerprints_of(settings: Settings, built: TuningInputs) -> dict[str, str]:
     return prints
 
 
-def tune(settings: Settings) -> None:
+def tune(settings: Settings) -> EvaluatedRun:
     """Choose a point of the (k1, b) grid on one split and report it on another.
 
     With an enrichment, its weight and the limit of its filters are further axes of the grid. The
     ranks of the judged documents at all points come from one pass over the postings of each
     question. They are stored, so that the same command resumes an interrupted tuning. The chosen
-    point is checked by an ordinary run. `-m unit=document,passage` is a sweep.
+    point is checked by an ordinary run, which is returned. `-m unit=document,passage` is a sweep.
     """
     config = settings.config
     # The objective, the configured measures, and recall at each cutoff, each once.
@@ -369,6 +369,7 @@ def tune(settings: Settings) -> None:
     console.print(f"Report: {folder.path}/report.html", soft_wrap=True)
     if not settings.multirun:
         print_next(f"rank or run with retriever=bm25_from_tuning retriever.source={folder.path}")
+    return load_run(folder.path)
 
 
 def named_groups(config: DictConfig) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.pipelines.stage import ByArguments
+from soundingline.pipelines.stage import ByArguments, as_pyterrier
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
 
@@ -83,6 +83,7 @@ class WithQuery(ByArguments, pt.Transformer):
                 valid="a frame of queries that a rewriter has rewritten",
                 do="let the rewriter before it put the old query into query_0, as PyTerrier does",
             )
+        inp = as_pyterrier(inp)
         columns = query_columns(inp)
         out = self.stage.transform(inp.assign(query=inp["query_0"]) if self.query == RAW else inp)
         queries = inp[["qid", *columns]].drop_duplicates("qid").set_index("qid")
@@ -94,10 +95,11 @@ class MaxP(ByArguments, pt.Transformer):
     """Ranks documents by their best passage (Max-P; Dai and Callan, SIGIR 2019).
 
     The input has the columns `qid`, `docno` and `score`; the output has all columns of the input
-    and `passage`. A docno `d1%p3` belongs to the document `d1`; any other docno is a document.
-    Each document of a query has the row of its best passage, with the document as `docno`, the
-    passage's docno as `passage`, and a new `rank`. Of equal scores the first row counts. Queries
-    are in the order of their first rows, documents best first.
+    but `docid`, the number of a passage in a Terrier index, and it has `passage`. A docno `d1%p3`
+    belongs to the document `d1`; any other docno is a document. Each document of a query has the
+    row of its best passage, with the document as `docno`, the passage's docno as `passage`, and a
+    new `rank`. Of equal scores the first row counts. Queries are in the order of their first rows,
+    documents best first.
 
     Args:
         depth: Documents of a query, at least 1; None for all.
@@ -118,6 +120,7 @@ class MaxP(ByArguments, pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.result_frame(inp, extra_columns=["score"], context=self)
+        inp = as_pyterrier(inp).drop(columns="docid", errors="ignore")
         queries = pd.factorize(inp["qid"])[0]
         documents = np.array([parent(docno) for docno in inp["docno"].tolist()], dtype=object)
         # lexsort is stable: equal scores keep their order.

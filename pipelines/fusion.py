@@ -12,8 +12,8 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
-from soundingline.pipelines.retrieve import ranked
-from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
+from soundingline.pipelines.retrieve import check_queries, ranked
+from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
@@ -39,11 +39,13 @@ class Fusion(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
+        check_queries(inp)
+        inp = as_pyterrier(inp)
         first, second = (
             rankings_by_query(stage.transform(inp)) for stage in (self.first, self.second)
         )
         rankings = []
-        for qid in inp["qid"].astype(str):
+        for qid in inp["qid"]:
             scores = self.fused(first.get(qid, NOTHING), second.get(qid, NOTHING))
             best = sorted(scores, key=lambda docno: (-scores[docno], docno))[: self.depth]
             rankings.append(RankedList(best, [scores[docno] for docno in best]))
@@ -202,8 +204,10 @@ class OracleRetriever(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
+        check_queries(inp)
+        inp = as_pyterrier(inp)
         rankings = rankings_by_query(self.base.transform(inp)) if self.base is not None else {}
-        qids = inp["qid"].astype(str)
+        qids = inp["qid"]
         return ranked(inp, [self._with_evidence(qid, rankings.get(qid, NOTHING)) for qid in qids])
 
     def _with_evidence(self, qid: str, base: RankedList) -> RankedList:

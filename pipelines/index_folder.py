@@ -12,10 +12,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
+from numbers import Integral, Real
+from operator import length_hint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Unit
@@ -24,6 +28,7 @@ from soundingline.toolkit.files import (
     checksums,
     dump_json,
     fingerprint,
+    is_free,
     verify_checksums,
     write_json,
 )
@@ -34,6 +39,9 @@ if TYPE_CHECKING:
 
 
 Terms = TypeVar("Terms", bound="TermIndex")
+Documents: TypeAlias = "pd.DataFrame | Iterable[Unit | Mapping[str, Any]]"
+"""A frame with the columns `docno`, `text` and perhaps `title`, or an iterable of dicts with these
+keys or of `Unit`s."""
 MANIFEST = "manifest.json"
 BUILD = "build it: soundingline index, or the build method of its class"
 REBUILD = (
@@ -43,6 +51,7 @@ REBUILD = (
 _VERSION = 3
 _CHECKSUM = "checksum"
 _NOT_CONTENT = ("write.lock",)
+_ROW = ("docno", "text", "title")
 _RECENT = 1 << 16  # ids that `UniqueUnits` keeps as strings
 _LARGEST_BLOCK = 1 << 20  # hashes that are sorted together, which bounds the memory of merging
 
@@ -84,9 +93,10 @@ def read_manifest(
     if manifest is None:
         what = f"'{folder}' is not a complete {kind} index: its {MANIFEST} is missing or damaged"
         raise InputError(what, do=REBUILD)
-    found, valid = manifest.get("format"), f"{_format(kind)}, version {_VERSION}"
-    if f"{found}, version {manifest.get('version')}" != valid:
-        what = f"the index at '{folder}' has the format {found}, version {manifest.get('version')}"
+    found = f"{manifest.get('format')}, version {manifest.get('version')}"
+    valid = f"{_format(kind)}, version {_VERSION}"
+    if found != valid:
+        what = f"the index at '{folder}' has a {MANIFEST} of the format {found}"
         raise InputError(what, valid=valid, do=REBUILD)
     if manifest != signed(manifest):
         raise InputError(f"{what} is damaged: {MANIFEST} was changed", do=REBUILD)
@@ -105,6 +115,23 @@ def is_index(folder: Path, kind: str) -> bool:
     return manifest is not None and manifest.get("format") == _format(kind)
 
 
+def check_target(path: Path, kind: str, *, overwrite: bool) -> None:
+    """`InputError` where a build would replace what is at `path`: an index of that kind without
+    `overwrite`, and anything else in any case."""
+    if is_free(path):
+        return
+    if not is_index(path, kind):
+        raise InputError(
+            f"'{path}' exists and is not an index of the kind {kind}; it would be replaced",
+            do="name another folder, or remove this one",
+        )
+    if not overwrite:
+        raise InputError(
+            f"there is a {kind} index at '{path}', which would be replaced",
+            do="open it, name another folder, or build with overwrite=True",
+        )
+
+
 def _content(folder: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
@@ -115,6 +142,82 @@ def _content(folder: Path) -> dict[str, Any] | None:
 
 def _format(kind: str) -> str:
     return f"soundingline-{kind}"
+
+
+def as_units(documents: Documents) -> Iterable[Unit]:
+    """The units of `documents`, which can be read as often as the documents. Missing texts and
+    titles are empty. `InputError` for documents of another form, and while they are read for a
+    `docno`, text or title that is neither text nor a whole number."""
+    if isinstance(documents, pd.DataFrame):
+        if missing := [name for name in _ROW[:2] if name not in documents.columns]:
+            raise InputError(
+                f"the frame has no column {' and no column '.join(missing)}; its columns are "
+                f"{', '.join(map(str, documents.columns))}",
+                valid="docno, text and perhaps title",
+                do="rename them: frame.rename(columns={'id': 'docno'})",
+            )
+        if (absent := documents["docno"].isna().to_numpy()).any():
+            raise InputError(f"row {absent.argmax()} of the frame has no docno", valid="unique ids")
+        rows = documents[[name for name in _ROW if name in documents.columns]]
+        filled = rows.astype(object).where(rows.notna(), None)
+        return _Units(lambda: (row._asdict() for row in filled.itertuples(index=False)), len(rows))
+    if isinstance(documents, Iterator):
+        return _numbered(documents)
+    if not isinstance(documents, Iterable) or isinstance(documents, (str, bytes, Mapping)):
+        raise InputError(
+            f"the documents came as {documents!r:.100}",
+            valid="a frame with the columns docno and text, or an iterable of dicts or Units",
+        )
+    return _Units(documents.__iter__, length_hint(documents))
+
+
+class _Units:
+    """The units of rows that can be read several times, with their number if that is known."""
+
+    def __init__(self, rows: Callable[[], Iterable[Any]], number: int) -> None:
+        self._rows, self._number = rows, number
+
+    def __iter__(self) -> Iterator[Unit]:
+        return _numbered(self._rows())
+
+    def __length_hint__(self) -> int:
+        return self._number
+
+
+def _numbered(rows: Iterable[Any]) -> Iterator[Unit]:
+    return starmap(_as_unit, enumerate(rows, start=1))
+
+
+def _as_unit(number: int, row: Any) -> Unit:
+    """A unit as it is, or a row of PyTerrier's as one; rows count from 1."""
+    if isinstance(row, Unit):
+        return row
+    if not isinstance(row, Mapping) or any(name not in row for name in _ROW[:2]):
+        raise InputError(
+            f"a document came as {row!r:.200}", valid="a mapping with docno and text, or a Unit"
+        )
+    if row["docno"] in (None, ""):
+        raise InputError(f"document {number} has the docno {row['docno']!r}", valid="unique ids")
+    docno, text, title = (_as_text(number, name, row.get(name)) for name in _ROW)
+    return Unit(docno, title, text)
+
+
+def _as_text(number: int, name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return str(int(value))
+    do = ""
+    if isinstance(value, Real) and name == "docno":
+        do = (
+            "pandas makes floats of whole numbers if one of them is missing, and judgements have "
+            "no such ids: read the column as text, dtype={'docno': str}"
+        )
+    raise InputError(
+        f"document {number} has the {name} {value!r:.100}", valid="text, or a whole number", do=do
+    )
 
 
 class OpenedIndex:

@@ -15,7 +15,15 @@ import pyterrier as pt
 
 from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
-from soundingline.pipelines.stage import Bound, Collection, Counts, Stage, not_bound
+from soundingline.pipelines.stage import (
+    Bound,
+    Collection,
+    Counts,
+    Stage,
+    as_pyterrier,
+    not_bound,
+    topic_columns,
+)
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph, check_direction
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
@@ -32,9 +40,9 @@ class LinkExpansion(Stage):
     score of the ranking if that is negative.
 
     The columns of the input are `qid`, `docno` and `score`, or `qid` and `query` with a
-    `retriever`. The output has the same columns with a new `score` and `rank` (from 0); new rows
-    have only those of the query. In a ranking of passages the score of a document is that of its
-    best passage, which is the row that rises; a new document is its first passage.
+    `retriever`. The output has the same columns without `docid`, and a new `score` and `rank` (from
+    0); new rows have only those of the query. In a ranking of passages the score of a document is
+    that of its best passage, which is the row that rises; a new document is its first passage.
 
     Args:
         links: The link graph. The default is that of the collection.
@@ -110,6 +118,8 @@ class LinkExpansion(Stage):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         ranking = self.retriever.transform(inp) if self.retriever is not None else inp
         pt.validate.result_frame(ranking, extra_columns=["score"], context=self)
+        # New documents have no number in the index of a Terrier retriever.
+        ranking = as_pyterrier(ranking).drop(columns="docid", errors="ignore")
         if self.links is None:
             raise not_bound(self, "set links, or call bind(collection)")
         if not len(ranking):
@@ -130,7 +140,7 @@ class LinkExpansion(Stage):
         # New rows have the columns of the ranking's query.
         has_passages = any(parent(docno) != docno for docno in ranking["docno"])
         suffix = f"{PASSAGE_MARK}0" if has_passages else ""
-        columns: list[str] = list(pt.model.query_columns(ranking, qid=True))
+        columns = ["qid", *topic_columns(ranking)]
         added = pd.DataFrame(
             {
                 **{name: [ranking[name].iloc[0]] * len(new) for name in columns},

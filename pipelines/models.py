@@ -560,6 +560,18 @@ def pack_linear_layers(network: Any) -> None:
                     setattr(parent, name, PackedLinear(layer))
 
 
+def in_float32(module: Any) -> Any:
+    """The last layer of a network that computes in bfloat16, changed to compute in float32:
+    bfloat16 has eight bits, and would give unlike texts the same score."""
+    is_tensor = import_optional("torch").is_tensor
+
+    def converted(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(value.float() if is_tensor(value) else value for value in arguments)
+
+    module.float().register_forward_pre_hook(converted)
+    return module
+
+
 def by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Positions of texts in batches of at most `max_tokens` tokens with padding (texts x longest).
 

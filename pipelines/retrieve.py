@@ -8,6 +8,7 @@ learned models are in `soundingline.pipelines.learned`.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -23,11 +24,14 @@ from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.stage import Bound, Collection, Stage, not_bound
+from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.errors import InputError, check_call, check_int
 
 Own = TypeVar("Own", bound="Retriever")
-_RESULT = ("docno", "score", "rank")
+# What a new ranking replaces. The `text` of a topic is not that of a document.
+_RESULT = ("docno", "score", "rank", "text")
+# What Terrier's rewriters (Bo1, KL, RM3, SDM) write.
+_TERRIER = re.compile(r"\bapplypipeline:off\b|#combine[:(]")
 _OWN = "query_toks of the input"
 
 
@@ -37,12 +41,14 @@ class Retriever(Stage):
 
     The input has `qid` and `query` (text), or the first column of the index's `query_columns` that
     is there: `query_toks` holds a dict of index terms to weights, 0 or more. The output has every
-    column of the input, and `docno`, `score`, `rank` (from 0), best first.
+    column of the input but `text`, and `docno`, `score`, `rank` (from 0), best first. Its qids are
+    text.
 
     If the input has a column `docno` and the index scores units (`scores_candidates`), these units
     are scored instead: the output has a row for each row of the input, whatever `depth`, with the
     `score` of the unit in the whole ranking, or 0 if it is not in it. Rows are ordered by query,
-    then by score, then by the order of the index. A query's first row says what the query is.
+    then by score, then by the order of the index. The query of a qid is the first that is not
+    missing.
 
     A subclass adds the parameters of its model as fields of a dataclass with the same decorator.
 
@@ -52,8 +58,9 @@ class Retriever(Stage):
         index: the index to rank. None: the index of the collection (see `bind`).
 
     Raises:
-        InputError: without an index, for parameters out of range, for a query of the wrong kind,
-            for a unit to score that the index does not have.
+        InputError: without an index, for parameters out of range, for a query of the wrong kind or
+            in Terrier's query language, for a frame with `docid` and without `docno`, for a unit to
+            score that the index does not have.
 
     Example:
         >>> (index.bm25(depth=1) >> MaxP())(queries)["docno"].tolist()
@@ -111,12 +118,15 @@ class Retriever(Stage):
         if self.index is None:
             do = "call bind(collection), or take a retriever from an index: index.bm25(...)"
             raise not_bound(self, do)
+        check_queries(inp)
         scores_candidates = self.scores_candidates
         with pt.validate.any(inp) as valid:
-            for column in self.index.query_columns:
+            # Text first, which PyTerrier then shows as the input.
+            for column in sorted(self.index.query_columns, key=lambda name: name != "query"):
                 valid.query_frame(extra_columns=[column])
                 if scores_candidates:
                     valid.result_frame(extra_columns=[column])
+        inp = as_pyterrier(inp)
         if "docno" in inp.columns:
             out = self._scored(inp)
         elif len(inp):
@@ -133,8 +143,8 @@ class Retriever(Stage):
         if column == "query_toks":
             return list(map(checked_weights, values))
         for value in values:
-            if column == "query" and not isinstance(value, str):
-                raise InputError(f"query holds {value!r}", valid="text")
+            if column == "query":
+                check_text(value)
         return values
 
     def _scored(self, inp: pd.DataFrame) -> pd.DataFrame:
@@ -261,11 +271,11 @@ class RM3(Retriever):
     """Ranks, rewrites the query from the best units (RM3; Abdul-Jaleel et al., TREC 2004), and
     ranks again.
 
-    Over our index it is `bm25 >> Feedback(index) >> bm25` (see
-    `soundingline.pipelines.lexical.rm3.Feedback`): the output has the new query in `query_toks`,
-    and a query that finds nothing has no rows. Units of a frame with `docno` are scored by the
-    query that the best units of the whole index give. Another engine's index does all of it
-    itself. The defaults are Anserini's. Columns and errors as in `Retriever`.
+    Over our index it ranks as `bm25 >> Feedback(index) >> bm25` (see
+    `soundingline.pipelines.lexical.rm3.Feedback`), and the query of the input stays in the output.
+    Units of a frame with `docno` are scored by the query that the best units of the whole index
+    give. Another engine's index does all of it itself. The defaults are Anserini's. Columns and
+    errors as in `Retriever`.
 
     Args:
         k1, b: the parameters of BM25.
@@ -296,18 +306,18 @@ class RM3(Retriever):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         if not hasattr(self.index, "vectors"):
             return super().transform(inp)
+        check_queries(inp)
+        inp = as_pyterrier(inp)
         ranker = self._without_feedback(self.depth, self.index)
-        if "docno" not in inp.columns:
-            return ranker.transform(self._rewritten(inp))
         columns = [name for name in ("qid", "query", "query_toks") if name in inp.columns]
         rewritten = self._rewritten(inp.drop_duplicates("qid")[columns])
         weights = dict(zip(rewritten["qid"], rewritten["query_toks"], strict=True))
-        # A query that finds nothing has no row any more, and scores every unit 0.
+        # A query that finds nothing has no row any more: it finds nothing, and scores units 0.
         queries = [weights.get(qid, {}) for qid in inp["qid"].tolist()]
-        candidates = inp.rename(columns={"query_toks": _OWN})
-        candidates["query_toks"] = pd.Series(queries, inp.index, dtype=object)
-        scored = ranker.transform(candidates)
-        return scored.drop(columns="query_toks").rename(columns={_OWN: "query_toks"})
+        expanded = inp.rename(columns={"query_toks": _OWN})
+        expanded["query_toks"] = pd.Series(queries, inp.index, dtype=object)
+        out = ranker.transform(expanded)
+        return out.drop(columns="query_toks").rename(columns={_OWN: "query_toks"})
 
     def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
         """See `Retriever`. The depth is not reduced below that which feedback reads."""
@@ -323,6 +333,29 @@ class RM3(Retriever):
         if self.mu is None:
             return BM25(k1=self.k1, b=self.b, depth=depth, index=index)
         return QueryLikelihood(mu=self.mu, depth=depth, index=index)
+
+
+def check_queries(inp: pd.DataFrame) -> None:
+    """`InputError` for rows of documents without a `docno`."""
+    if "docid" in inp.columns and "docno" not in inp.columns:
+        raise InputError(
+            "the frame has docid and no docno; a docid is a number in one Terrier index",
+            valid="queries without docid, or documents with docno",
+            do="add the docnos, or drop the column: pt.apply.docid(drop=True)",
+        )
+
+
+def check_text(query: Any) -> None:
+    """`InputError` for a query that is not text, or that is in Terrier's query language."""
+    if not isinstance(query, str):
+        raise InputError(f"query holds {query!r}", valid="text")
+    if _TERRIER.search(query):
+        raise InputError(
+            f"a query is in Terrier's query language: {query:.60}",
+            valid="words",
+            do="rank with a Terrier retriever after Terrier's rewriters, or use index.bm25().rm3() "
+            "instead; pt.rewrite.reset() restores the words",
+        )
 
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:

@@ -12,10 +12,12 @@ import pyterrier as pt
 
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext, query_contexts
-from soundingline.pipelines.stage import Stage, add_note, not_bound
+from soundingline.pipelines.stage import Stage, add_note, as_pyterrier, not_bound
 from soundingline.toolkit.errors import InputError
 
 APPLY_TO = ("retriever", "reranker", "both")
+# Forms of a query that a retriever would search in place of the new text.
+_ENCODED = ("query_toks", "query_vec")
 _NO_PASSAGE = {"fell_back": "no passage"}
 
 
@@ -32,7 +34,8 @@ class Rewriter(Stage, ABC):
 
     The input has the columns `qid`, `query`, and `reasoning` if the agent's reasoning is known.
     In the output `query` is the new query and `query_0` the one before it; an older `query_0`
-    becomes `query_1`, and so on, as everywhere in PyTerrier. The note `rewrite` of a search has
+    becomes `query_1`, and so on, as everywhere in PyTerrier. Weights and vectors of the query
+    before it (`query_toks`, `query_vec`) are dropped. The note `rewrite` of a search has
     `raw`, `rewritten`, `apply_to` and the events of the rewriting.
 
     Args:
@@ -64,6 +67,7 @@ class Rewriter(Stage, ABC):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Rewrite the queries of a frame. Rows with the same query and reasoning share one."""
         pt.validate.columns(inp, includes=["qid", "query"])
+        inp = as_pyterrier(inp).drop(columns=list(_ENCODED), errors="ignore")
         queries = query_contexts(inp)
         distinct = list(dict.fromkeys(queries))
         rewritten = dict(zip(distinct, self.rewrite(distinct), strict=True))

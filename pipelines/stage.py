@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,10 +21,12 @@ from functools import wraps
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import pandas as pd
 import pyterrier as pt
 
 from soundingline.toolkit.data import Qrels, Unit
-from soundingline.toolkit.errors import InputError, check_arguments
+from soundingline.toolkit.errors import InputError, check_arguments, did_you_mean
+from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import Engine
@@ -86,41 +89,61 @@ class Collection:
 
 
 class ByArguments:
-    """An object whose constructor arguments are attributes of the same names. Representation,
-    equality and hash follow from them; nested mappings and lists are compared by content. The
-    representation is code that makes an equal object, if those of the arguments are code.
+    """An object whose constructor arguments are attributes of the same names. `repr` is code that
+    makes such an object again, if those of the arguments are code; `str`, by which `pt.Experiment`
+    names systems and files, has the arguments that are not the defaults, without folders. Two
+    objects are equal only if they are the same: `pt.GridSearch` keys its parameters by stage.
 
     Raises:
-        TypeError: for an argument that the constructor lacks, with the nearest that it has.
+        TypeError: for an argument that the constructor does not have, with the nearest that it has.
     """
 
     schematic: Any = {"help_url": ""}  # noqa: RUF012
     """Of PyTerrier's drawings, which look for the address of a page on the network if none is
     given."""
 
+    # PyTerrier's own hash is that of `repr`, which a new value of an argument changes.
+    __hash__ = object.__hash__
+
     def __new__(cls, *_: Any, **arguments: Any) -> Any:
         check_arguments(cls, arguments)
         return super().__new__(cls)
 
     def __repr__(self) -> str:
+        return _call(type(self), self._arguments(), as_code)
+
+    def __str__(self) -> str:
         parameters = inspect.signature(type(self)).parameters
-        shown = []
-        for name, value in self._arguments().items():
-            parameter, code = parameters[name], as_code(value)
-            required = parameter.default is parameter.empty
-            leading = required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
-            shown.append(code if leading else f"{name}={code}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        chosen = {
+            name: value
+            for name, value in self._arguments().items()
+            if as_code(value) != as_code(parameters[name].default)
+        }
+        return _call(type(self), chosen, _label)
 
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._identity() == other._identity()  # type: ignore[attr-defined]
+    def set_parameter(self, name: str, value: Any) -> None:
+        """Change one argument, as `pt.GridSearch` and `pt.GridScan` do. Counts begin at 0 again,
+        and a model is loaded again if the argument can change what it computes.
 
-    def __hash__(self) -> int:
-        return hash((type(self), self._identity()))
+        Raises:
+            InputError: for a value that the constructor refuses, and for a name that is not one of
+                its arguments. Nothing is changed then.
+        """
+        arguments = self._arguments()
+        kinds = {each.kind for each in inspect.signature(type(self)).parameters.values()}
+        if name not in arguments or inspect.Parameter.VAR_KEYWORD in kinds:
+            raise InputError(
+                f"{type(self).__name__} has no argument {name!r} that can be set",
+                valid=", ".join(arguments),
+                do=did_you_mean(name, arguments),
+            )
+        changed = type(self)(**{**arguments, name: value})
+        lasting = {name: vars(self)[name] for name in self._lasting(name)}
+        vars(self).update({**vars(changed), **lasting})
 
-    def _identity(self) -> Any:
-        """A hashable value; two objects of one class are equal if theirs are."""
-        return _hashable(self._arguments())
+    def _lasting(self, argument: str) -> tuple[str, ...]:
+        """The attributes that a change of an argument leaves as they are."""
+        return ()
 
     def _arguments(self) -> dict[str, Any]:
         parameters = inspect.signature(type(self)).parameters.values()
@@ -145,7 +168,7 @@ class Stage(ByArguments, pt.Transformer):
 
     A subclass is a dataclass, or has a constructor that stores its arguments as attributes; it
     overrides what it needs of the methods below. Stages among its arguments are bound and checked
-    with it. Two stages are equal if their arguments and their collections are.
+    with it.
 
     Example:
         >>> class Lowercase(Stage):
@@ -163,6 +186,9 @@ class Stage(ByArguments, pt.Transformer):
 
     needs_completions: ClassVar[bool] = False
     """Whether that model must continue a text without a chat template."""
+
+    extra: ClassVar[str] = ""
+    """The extra that installs the packages of its model; empty if it needs none."""
 
     collection: Collection | None = None
 
@@ -212,12 +238,6 @@ class Stage(ByArguments, pt.Transformer):
         parts = self.parts().values()
         return any(getattr(part, "searches_enriched", True) for part in parts) or not parts
 
-    def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and self.collection == getattr(other, "collection", None)
-
-    def __hash__(self) -> int:
-        return hash((super().__hash__(), self.collection))
-
     def parts(self) -> dict[str, pt.Transformer]:
         """The arguments that are transformers."""
         values = self._arguments().items()
@@ -225,7 +245,10 @@ class Stage(ByArguments, pt.Transformer):
 
 
 def as_code(value: Any) -> str:
-    """`repr`, with a path as `Path('...')`, and a method as an attribute of its object."""
+    """`repr`, with a path as `Path('...')`, a method as an attribute of its object, and the stages
+    of a pipeline by their own `repr`."""
+    if isinstance(value, pt.Compose):
+        return f"({' >> '.join(map(as_code, value))})"
     if isinstance(value, PurePath):
         return f"Path({str(value)!r})"
     if inspect.ismethod(value):
@@ -233,9 +256,51 @@ def as_code(value: Any) -> str:
     return repr(value)
 
 
+def _call(kind: type, arguments: Mapping[str, Any], code: Callable[[Any], str]) -> str:
+    """The call of a constructor: its leading arguments by place, the others by name."""
+    parameters = inspect.signature(kind).parameters
+    shown = []
+    for name, value in arguments.items():
+        parameter = parameters[name]
+        required = parameter.default is parameter.empty
+        leading = required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        shown.append(code(value) if leading else f"{name}={code(value)}")
+    return f"{kind.__name__}({', '.join(shown)})"
+
+
+def _label(value: Any) -> str:
+    """A short form of `as_code`: paths and names of models without folders."""
+    if isinstance(value, (ByArguments, pt.Compose)):
+        return str(value)
+    return re.sub(r"(?<=['\"])[^'\"]*/", "", as_code(value)).replace('"', "'")
+
+
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
     """`stage` bound to `collection`; a transformer that is no `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage
+
+
+def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame as PyTerrier's data model has it, which every stage reads: qids are text, and each
+    row of a query has its first query that is not missing (PyTerrier's operators leave other rows
+    without one), and the same of all columns of the query. The frame itself is not changed."""
+    if "qid" not in frame.columns:
+        return frame
+    if pd.api.types.infer_dtype(frame["qid"], skipna=False) == "integer":
+        qids = pd.Series(list(map(str, frame["qid"])), frame.index, dtype=object)
+        frame = frame.assign(qid=qids)
+    columns = [name for name in topic_columns(frame) if frame[name].hasnans]
+    if not columns:
+        return frame
+    first = frame.groupby("qid", sort=False, dropna=False)[columns].transform("first")
+    return frame.assign(**{name: first[name] for name in columns})
+
+
+def topic_columns(frame: pd.DataFrame) -> list[str]:
+    """The columns of the queries, without `qid`, in their order: those that PyTerrier's rewriters
+    keep, and `reasoning`."""
+    kept = {*pt.model.query_columns(frame, qid=False), "reasoning"}
+    return [name for name in frame.columns if name in kept]
 
 
 def not_bound(stage: Stage, do: str) -> InputError:
@@ -274,14 +339,6 @@ def add_note(name: str, value: Any) -> None:
         return
     names = (name if number == 1 else f"{name}_{number}" for number in range(1, len(notes) + 2))
     notes[next(free for free in names if free not in notes)] = value
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return tuple((name, _hashable(item)) for name, item in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_hashable, value))
-    return value
 
 
 # Counts and values that several threads and the bound copies of a stage share, and pickled ones do
@@ -369,10 +426,17 @@ class Newest:
 
 def shared_property(make: Callable[[Any], Part]) -> Part:
     """A property that is made when it is first read, once for a stage and all its bound copies: a
-    loaded model, for example. The stage keeps it in `self._shared`, a `MadeOnce`."""
+    loaded model, for example. The stage keeps it in `self._shared`, a `MadeOnce`. If an optional
+    package is missing, the error names the stage's `extra`."""
+
+    def make_for(stage: Any) -> Part:
+        try:
+            return make(stage)
+        except PackageMissing as error:
+            raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
 
     @wraps(make)
     def read(stage: Any) -> Part:
-        return stage._shared.get(make, lambda: make(stage))  # type: ignore[no-any-return]
+        return stage._shared.get(make, lambda: make_for(stage))  # type: ignore[no-any-return]
 
     return property(read)  # type: ignore[return-value]

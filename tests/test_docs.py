@@ -68,7 +68,7 @@ MENTIONS = [mention for path in documents() for mention in mentions(path)]
 # option of mounts.
 NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset"}
 NO_OVERRIDES |= {"canary_env", "team", "description"}  # flags of export and import
-NO_OVERRIDES |= {"verbose"}  # an argument in Python
+NO_OVERRIDES |= {"verbose", "overwrite"}  # arguments in Python
 PAGES = [path for path in documents() if path.suffix == ".md"]
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")

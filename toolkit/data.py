@@ -13,7 +13,11 @@ PASSAGE_MARK = "%p"
 PASSAGE_BREAK = "\f"  # in the text of a document, between the passages of a released corpus
 
 Qrels = Mapping[str, Mapping[str, int]]
-"""Relevance judgements of one tier: question -> docid -> grade."""
+"""Relevance judgements of one tier: question -> docid -> grade. A document is relevant if its grade
+is above 0; a grade below 0, such as -2 for spam, counts as 0."""
+LARGEST_GRADE = 1_000_000
+"""trec_eval takes 8 bytes of memory for each grade up to the highest of a question, and writes
+outside of them where that is above 2**31."""
 
 
 def parent(unit_id: str) -> str:

@@ -107,12 +107,22 @@ def _lock(handle: int, *, without_locks: bool = True) -> bool:
     return True
 
 
+def is_free(path: Path) -> bool:
+    """Whether there is nothing at a path, or an empty folder."""
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
+
+
 @contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Write the folder `path` whole or not at all. The block receives a temporary folder
-    `.<name>.<process>.<random>.partial` next to `path`, which replaces `path` when the block ends
-    without an error, and is removed otherwise. The next call for the same `path` removes leftovers
-    of killed processes."""
+    `.<name>.<process>.<random>.partial` next to `path`, which takes the place of `path` when the
+    block ends without an error, and is removed otherwise. The next call for the same `path` removes
+    leftovers of killed processes. `InputError` before the block for a `path` that holds anything,
+    unless it may be replaced."""
+    if not replace and not is_free(path):
+        raise InputError(
+            f"'{path}' exists and would be replaced", do="name another folder, or remove this one"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     for leftover in path.parent.glob(f".{path.name}.*.partial"):
         owner = leftover.name[len(path.name) + 2 :].split(".")[0]

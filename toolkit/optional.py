@@ -20,13 +20,15 @@ from urllib.request import getproxies, url2pathname
 
 from soundingline.toolkit.errors import InputError, did_you_mean
 
-# The extras whose packages have other names than the extra.
+_MODELS = ("torch", "transformers", "safetensors", "huggingface_hub")
+# The extras whose packages have other names than the extra. Of several extras that install a
+# package, the first is named, unless a stage has its own.
 _EXTRAS = {
-    "rerank": ("torch", "transformers", "safetensors", "peft", "pyterrier_t5"),
-    "learned": ("sentence_transformers",),
+    "browsecomp": ("pyarrow", "huggingface_hub"),
+    "rerank": (*_MODELS, "peft", "pyterrier_t5"),
+    "learned": (*_MODELS, "sentence_transformers"),
     "enrich": ("sklearn", "snowballstemmer"),
     "grep": ("re2",),
-    "browsecomp": ("pyarrow", "huggingface_hub"),
     "llamacpp": ("xllamacpp",),
     "inspect": ("zstandard", "inspect_ai"),
     "serve": ("fastapi", "uvicorn", "mcp"),
@@ -61,12 +63,26 @@ def lazy_names(
     return get, lambda: sorted(homes)
 
 
+class PackageMissing(InputError):
+    """An optional package is not installed.
+
+    Args:
+        package: its name.
+        extra: the extra to name, if it installs the package.
+    """
+
+    def __init__(self, package: str, extra: str = "") -> None:
+        extras = [name for name, packages in _EXTRAS.items() if package in packages] or [package]
+        do = install_command(extra if extra in extras else extras[0])
+        super().__init__(f"the package {package} is not installed", do=do)
+        self.package = package
+
+
 def check_optional(package: str) -> None:
-    """Raise an `InputError` that names the extra if an optional package is not installed. Nothing
-    is imported, which takes seconds for some packages."""
+    """Raise `PackageMissing` if an optional package is not installed. Nothing is imported, which
+    takes seconds for some packages."""
     if find_spec(package) is None:
-        extra = next((name for name, packages in _EXTRAS.items() if package in packages), package)
-        raise InputError(f"the package {package} is not installed", do=install_command(extra))
+        raise PackageMissing(package)
 
 
 def install_command(extra: str) -> str:

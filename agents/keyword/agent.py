@@ -71,9 +71,10 @@ class KeywordAgent(Agent):
     clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
-        for name in ("max_searches", "query_terms", "max_calls"):
+        for name in ("query_terms", "max_calls"):
             check_int(name, getattr(self, name))
-        check_int("max_reads", self.max_reads, ge=0)
+        for name in ("max_searches", "max_reads"):
+            check_int(name, getattr(self, name), ge=0)
         if self.seconds is not None:
             check_number("seconds", self.seconds, gt=0)
         if self.reader not in READERS:

@@ -157,6 +157,10 @@ class Navigator(Agent):
         bound.rarity = Rarity(resources.document_frequency, resources.documents)
         return bound
 
+    def check_tool(self, tool: SearchTool) -> None:
+        """See `Agent`: the tools must search, locate evidence and score it."""
+        _session(tool)
+
     @property
     def fingerprints(self) -> Mapping[str, str]:
         """Hashes of the prompt and of the calibration (`none` without one)."""

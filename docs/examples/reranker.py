@@ -38,7 +38,7 @@ documents = pd.DataFrame(
         ],
     }
 )
-index = LexicalIndex.build(documents, "examples-index")
+index = LexicalIndex.build(documents, "examples-index", overwrite=True)
 pipeline = index.bm25() >> Nearness(depth=10, weight=2.0)
 pipeline.search("harbour town")
 

@@ -52,6 +52,7 @@ _BODY_SECONDS = 60.0  # in which a body must have come
 _DEEPEST = 20  # levels of lists and objects in a body; ours have four
 _GRACE = 5  # seconds that open connections have at the end
 _MORE_CONNECTIONS = 100
+_PORTS = {"http": 80, "https": 443}
 _TITLE = "Soundingline search server"
 _DEFECT = {"error": "defect", "message": "a defect of the server; its log has the traceback"}
 _LOG = logging.getLogger(__name__)
@@ -502,11 +503,11 @@ class AccessMiddleware:
     """The checks of every request, those of MCP too.
 
     - With a token, a request without it is refused. Without one the server listens on this machine
-      only, and a request must name this machine as its host and, from a browser, as its origin:
-      a page of another site could otherwise reach the server under a host name of that site.
+      only, and a request must name this server as its host and, from a browser, as its origin: a
+      page of another site, or of another server on this machine, could otherwise reach it.
     - A request that declares a larger body than is allowed is refused before it is read.
-    - The bytes of larger requests and replies are counted as in flight, and what does not fit is
-      refused.
+    - The bytes of larger requests, as they arrive, and of larger replies are counted as in flight,
+      and what does not fit is refused.
     - An exception becomes a reply of one line, never a traceback.
     """
 
@@ -527,9 +528,7 @@ class AccessMiddleware:
             if size > self._options.max_request_bytes:
                 message = f"a body has at most {self._options.max_request_bytes} bytes"
                 raise ApiError(413, "too_large", message)
-            chunked = "transfer-encoding" in headers
-            exchange.count(self._options.max_request_bytes if chunked else size)
-            await self._app(scope, receive, exchange.send)
+            await self._app(scope, exchange.receive, exchange.send)
         except ApiError as refusal:
             await exchange.refuse(refusal.body(), refusal.status_code, refusal.headers)
         except ClientDisconnect:
@@ -555,10 +554,13 @@ class AccessMiddleware:
             refusal = ApiError(401, "no_token", message)
             refusal.headers = {"WWW-Authenticate": "Basic" if page else "Bearer"}
             raise refusal
+        port = scope["server"][1]
         addresses = {"host": f"//{headers.get('host', '')}", "origin": headers.get("origin")}
         for name, address in addresses.items():
-            if address is not None and not is_loopback(_hostname(address)):
-                message = f"the {name} of the request is not this machine"
+            if address is not None and not _is_local(address, port):
+                message = (
+                    f"the {name} of the request is not this server, port {port} of this machine"
+                )
                 raise ApiError(403, "not_local", message)
 
 
@@ -571,22 +573,23 @@ class _Exchange:
     _receive: Receive
     _send: Send
     _in_flight: BytesInFlight
+    _arrived: int = 0
     _counted: int = 0
     _began: bool = False
     _refused: bool = False
 
-    def count(self, size: int) -> None:
-        """Count a body until the `end`; `ApiError` if there is no room for it."""
-        if size > CHUNK:
-            if not self._in_flight.fits(size):
-                message = (
-                    f"{self._in_flight.bytes} bytes of requests and replies are under way, and "
-                    f"with {size} more there would be more than {self._in_flight.limit}. Try "
-                    "again later."
-                )
-                raise ApiError(503, "busy", message)
+    async def _count(self, size: int) -> None:
+        """Count bytes until the `end`, or refuse the request if there is no room for them."""
+        if self._in_flight.fits(size, self._counted):
             self._in_flight.bytes += size
             self._counted += size
+            return
+        message = (
+            f"{self._in_flight.bytes} bytes of requests and replies are under way, and with {size} "
+            f"more there would be more than {self._in_flight.limit}. Try again later."
+        )
+        await self.refuse(ApiError(503, "busy", message).body(), 503)
+        self._refused = True
 
     def end(self) -> None:
         """The request has been served."""
@@ -602,14 +605,22 @@ class _Exchange:
             refusal.headers.update(headers or {})
             await refusal(self._scope, self._receive, self._send)
 
+    async def receive(self) -> Message:
+        """ASGI's `receive`. The bytes of a larger body are counted as they arrive; where there is
+        no room for them, the application is left as if the client had gone."""
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        before, self._arrived = self._arrived, self._arrived + size
+        if size and self._arrived > CHUNK:
+            await self._count(size if before > CHUNK else self._arrived)
+        return {"type": "http.disconnect"} if self._refused else message
+
     async def send(self, message: Message) -> None:
         """ASGI's `send`. A reply for which there is no room becomes a refusal."""
-        if message["type"] == "http.response.start":
-            try:
-                self.count(_length(Headers(raw=list(message.get("headers", ())))))
-            except ApiError as refusal:
-                await self.refuse(refusal.body(), refusal.status_code)
-                self._refused = True
+        if message["type"] == "http.response.start" and not self._refused:
+            size = _length(Headers(raw=list(message.get("headers", ()))))
+            if size > CHUNK:
+                await self._count(size)
         if self._refused:
             return
         self._began = True
@@ -638,11 +649,15 @@ def _password(authorization: bytes) -> bytes:
         return b""
 
 
-def _hostname(address: str) -> str:
+def _is_local(address: str, port: int) -> bool:
+    """Whether an origin, or a host after `//`, is that port of this machine. A host without a port
+    is any port of it."""
     try:
-        return urlsplit(address).hostname or ""
+        parts = urlsplit(address)
+        named = parts.port or _PORTS.get(parts.scheme, port)
     except ValueError:
-        return ""
+        return False
+    return is_loopback(parts.hostname or "") and named == port
 
 
 class ReadingClients(AutoHTTPProtocol):  # type: ignore[misc, valid-type]

@@ -155,9 +155,9 @@ class BytesInFlight:
     limit: int
     bytes: int = 0
 
-    def fits(self, size: int) -> bool:
-        """Whether there is room for so many bytes more."""
-        return not self.bytes or self.bytes + size <= self.limit
+    def fits(self, size: int, own: int = 0) -> bool:
+        """Whether there is room for so many bytes more of a request that has its `own` already."""
+        return self.bytes == own or self.bytes + size <= self.limit
 
 
 class Threads:

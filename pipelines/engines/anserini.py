@@ -18,7 +18,7 @@ import sys
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from importlib.util import find_spec
@@ -32,15 +32,16 @@ from urllib.request import urlopen
 
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
+    Documents,
     TermIndex,
     UniqueUnits,
+    as_units,
     read_manifest,
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.toolkit.console import track
-from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint
 
@@ -80,13 +81,13 @@ class AnseriniEngine:
     def fingerprint(self) -> str:
         return fingerprint(self.name, self.document_vectors)
 
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+    def build(self, units: Documents, path: str | Path, *, corpus_fingerprint: str) -> None:
         """Index the `contents` of the units. Anserini leaves out units without a term.
 
         The folder appears when it is complete. `InputError` for an empty corpus, a repeated id, a
         missing jar or machine.
         """
-        checked = UniqueUnits(track(units, "indexing (anserini)"))
+        checked = UniqueUnits(track(as_units(units), "indexing (anserini)"))
         process = self.process()
         try:
             with atomic_folder(Path(path)) as folder:
@@ -113,7 +114,7 @@ class AnseriniEngine:
         finally:
             process.close()
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> AnseriniIndex:
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> AnseriniIndex:
         """`InputError` if there is no complete index of that corpus."""
         return AnseriniIndex(Path(path), read_manifest(Path(path), NAME, corpus_fingerprint), self)
 
@@ -213,7 +214,7 @@ class AnseriniRestEngine(AnseriniEngine):
     name: str = "anserini_rest"
     supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> AnseriniRestIndex:
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> AnseriniRestIndex:
         """`InputError` if there is no complete index of that corpus, and without `url`."""
         if not (self.url or "").startswith(("http://", "https://")):
             raise InputError(f"engine.url={self.url!r}", valid="http://host:port", do=_START)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +107,29 @@ class Engine(Protocol):
     def open(self, path: Path, *, corpus_fingerprint: str) -> Any:
         """Open what `build` made (an `Index`); `InputError` if it is of another corpus."""
         ...
+
+
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """An engine whose indexes are not in their folders, so that only their names tell them apart.
+    The name of an index is a hash of the corpus, the settings of the engine, and its contents."""
+
+    def of_content(self, content: str) -> Engine:
+        """The same engine with a further content, which identifies the units among those that the
+        corpus may have: how its documents are cut, or what is added to them."""
+        ...
+
+
+class DeletedIndex(InputError):
+    """A folder records an index of a `RemoteEngine` that is not there any more.
+
+    Args:
+        what: which index, and the folder.
+    """
+
+    def __init__(self, what: str, *, do: str) -> None:
+        super().__init__(what, do=do)
+        self.what = what
 
 
 def word_frequency(index: Any) -> Callable[[str], int]:

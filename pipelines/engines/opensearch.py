@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.engines.engine import NOTHING, RankedList, TermQuery
-from soundingline.pipelines.engines.opensearch_client import BUSY, Cluster, pauses
+from soundingline.pipelines.engines.engine import NOTHING, DeletedIndex, RankedList, TermQuery
+from soundingline.pipelines.engines.opensearch_client import Cluster, Passing, may_pass, pauses
 from soundingline.pipelines.index_folder import (
-    REBUILD,
     TermIndex,
     UniqueUnits,
+    as_units,
     read_manifest,
     write_manifest,
 )
@@ -43,7 +42,7 @@ from soundingline.toolkit.optional import import_optional
 
 _T = TypeVar("_T")
 NAME = "opensearch"
-_VERSION = 1  # of the fields below
+_VERSION = 2  # of the fields below, and of the names of indexes
 _META = "soundingline"
 _SIMILARITY = "soundingline"
 _FIRST = (0.9, 0.4)  # k1 and b of the index that is loaded
@@ -56,6 +55,7 @@ _TOKENS_AT_ONCE = 9000  # below the default of `index.analyze.max_token_count`
 _PROBED = 5  # documents
 _TOLERANCE = 1e-4
 _LONGEST_ID = 512  # bytes
+_SHARD_WAIT_S = 5
 _SLOW_S = 3600.0
 _JOIN = "\ue000"  # for the space of an n-gram, at which the cluster would cut
 _POSSESSIVE = {"type": "stemmer", "language": "possessive_english"}
@@ -70,6 +70,8 @@ _ANALYZERS: dict[str, dict[str, Any]] = {
     "standard": {"type": "custom", "tokenizer": "standard", "filter": ["lowercase"]},
     "whitespace": {"type": "whitespace"},
 }
+# Stored fields are read from compressed blocks with the texts, columns of values are not.
+_IDS = {"_source": False, "stored_fields": "_none_", "docvalue_fields": ["id"]}
 _TERMS = {"type": "custom", "tokenizer": "terms", "filter": []}
 
 
@@ -102,7 +104,7 @@ class OpenSearchEngine:
     ca_certs: str | None = None
     timeout_s: float = 60.0
     name: str = NAME
-    _added: str = field(default="", init=False)
+    _content: tuple[str, ...] = field(default=(), init=False, repr=False)
     supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3", "enrichment"})
 
     def __post_init__(self) -> None:
@@ -122,12 +124,12 @@ class OpenSearchEngine:
     @property
     def _made(self) -> tuple[Any, ...]:
         analyzer = make_analyzer(self.analyzer).fingerprint
-        return analyzer, self.shards, self.shared, self._added, _VERSION
+        return analyzer, self.shards, self.shared, self._content, _VERSION
 
     def of_content(self, content: str) -> OpenSearchEngine:
-        """The engine of units to which something was added, whose index has another name."""
+        """See `RemoteEngine`."""
         engine = copy.copy(self)
-        object.__setattr__(engine, "_added", content)
+        object.__setattr__(engine, "_content", (*self._content, content))
         return engine
 
     def cluster(self) -> Cluster:
@@ -137,8 +139,10 @@ class OpenSearchEngine:
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
         """Load the units. The folder, which appears at the end, records what the index is.
 
-        An index that was loaded completely before is used as it is. One whose loading was stopped
-        is completed: units that it has are not sent again. An older index behind the alias stays.
+        The index is named after `corpus_fingerprint`, which must therefore be another one for
+        passages than for documents, unless `of_content` tells them apart. An index that was loaded
+        completely before is used as it is. One whose loading was stopped is completed: units that
+        it has are not sent again. An older index that the alias named stays.
         """
         name = f"{self.index or NAME}-{fingerprint(corpus_fingerprint, *self._made)}"
         loading = _Loading(self, self.cluster(), name)
@@ -151,7 +155,7 @@ class OpenSearchEngine:
                 "analyzer_fingerprint": make_analyzer(self.analyzer).fingerprint,
                 "index": name,
                 "counts": counts,
-                "identity": _identity(loading.cluster, name, self.shared),
+                "identity": _identity(loading.cluster, name, loading.description(), self.shared),
             }
             write_manifest(folder, NAME, content)
 
@@ -183,25 +187,28 @@ def _k1_b(settings: Mapping[str, Any]) -> tuple[float, float]:
     return float(similarity.get("k1", 1.2)), float(similarity.get("b", 0.75))
 
 
-def _identity(cluster: Cluster, name: str, shared: bool) -> dict[str, Any]:
-    """What makes two indexes of a cluster one. Refuses a red index."""
-    description = _described(cluster, name)
-    if description is None:
-        raise InputError(f"{cluster.urls[0]} has no index '{name}'", do=REBUILD)
-    if cluster.ask("GET", f"/_cluster/health/{name}")["status"] == "red":
-        raise InputError(
-            f"the index '{name}' at {cluster.urls[0]} is red: a shard has no copy that answers",
-            do="bring its node back; a ranking without its documents would be wrong",
-        )
+def _identity(
+    cluster: Cluster, name: str, description: Mapping[str, Any], shared: bool
+) -> dict[str, Any]:
+    """What makes two indexes of a cluster one. `InputError` for an index that stays red."""
+    cluster.patiently(lambda: _check_health(cluster, name))
     settings = description["settings"]["index"]
     return {
         "uuid": settings["uuid"],
-        "documents": cluster.ask("GET", f"/{name}/_count")["count"],
+        "documents": cluster.total(name),
         "settings": {key: settings.get(key) for key in ("analysis", "number_of_shards")},
         "similarity": list(_k1_b(description["settings"])) if shared else "set for each search",
         "mapping": description["mappings"],
         "server": cluster.ask("GET", "/")["version"]["number"],
     }
+
+
+def _check_health(cluster: Cluster, name: str) -> None:
+    if cluster.ask("GET", f"/_cluster/health/{name}")["status"] == "red":
+        raise Passing(
+            f"the index '{name}' at {cluster.urls[0]} is red: a shard has no copy that answers",
+            do="bring its node back; a ranking without its documents would be wrong",
+        )
 
 
 class _Loading:
@@ -211,19 +218,23 @@ class _Loading:
         self.engine, self.cluster, self.name = engine, cluster, name
         self.analyzer = make_analyzer(engine.analyzer)
 
+    def description(self) -> Any:
+        """Settings and mapping of the index; None if there is none."""
+        return _described(self.cluster, self.name)
+
     def counts(self) -> dict[str, int] | None:
         """The statistics of an index that is complete; None for any other."""
-        description = _described(self.cluster, self.name)
+        description = self.description()
         counts = description and description["mappings"].get("_meta", {}).get(_META)
         return {key: int(value) for key, value in counts.items()} if counts else None
 
     def load(self, units: Iterable[Unit]) -> dict[str, int]:
         """Send what is missing, and complete the index. Returns its statistics."""
         ask, path = self.cluster.ask, f"/{self.name}"
-        resuming = _described(self.cluster, self.name) is not None
+        resuming = self.description() is not None
         if not resuming:
-            ask("PUT", path, self._definition())
-        checked = UniqueUnits(track(units, "indexing (opensearch)"))
+            self.cluster.create("PUT", path, self._definition())
+        checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
         rows = self._rows(checked)
         for number in count():
             if not (batch := list(islice(rows, _UNITS_AT_ONCE))):
@@ -238,28 +249,26 @@ class _Loading:
             self._send(batch)
         total = checked.finish()
         ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
+        loaded = self.cluster.total(self.name)  # which waits until all shards answer
         deleted = ask("GET", f"{path}/_stats/docs")["_all"]["primaries"]["docs"]["deleted"]
         if self.engine.force_merge or deleted:
             # Lucene counts deleted documents in its statistics until they are merged away.
             merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
             ask("POST", f"{path}/_forcemerge", **merging)
             ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
-        if (present := ask("GET", f"{path}/_count")["count"]) != total:
+        if loaded != total:
             raise InputError(
-                f"the index '{self.name}' has {present} documents of {total}",
+                f"the index '{self.name}' has {loaded} documents of {total}",
                 do="delete it in the cluster, and give the same command again",
             )
         last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
         ask("PUT", f"{path}/_settings", {"index": {**last, "blocks": {"write": True}}})
-        some = {"query": {"range": {"length": {"gt": 0}}}}
         sums = {"size": 0, "aggs": {"tokens": {"sum": {"field": "length"}}}}
-        summed = ask("POST", f"{path}/_search", sums)
-        if reason := self.cluster.failure(summed)[0]:
-            raise InputError(f"the index '{self.name}' cannot be summed up: {reason}")
+        summed = self.cluster.patiently(lambda: self.cluster.search(sums, f"{path}/_search"))
         counts = {
             "units": total,
             "tokens": int(summed["aggregations"]["tokens"]["value"]),
-            "with_terms": int(ask("POST", f"{path}/_count", some)["count"]),
+            "with_terms": self.cluster.total(self.name, {"range": {"length": {"gt": 0}}}),
         }
         ask("PUT", f"{path}/_mapping", {"_meta": {_META: counts}})
         return counts
@@ -365,6 +374,9 @@ class _Loading:
                 thread_count=2,
                 raise_on_error=False,
                 raise_on_exception=False,
+                # A shard that is lost is reported after this time; the client waits longer.
+                timeout=f"{_SHARD_WAIT_S}s",
+                request_timeout=self.cluster.timeout_s,
             )
             again = {}
             for ok, item in results:
@@ -372,14 +384,16 @@ class _Loading:
                 status = result.get("status")
                 if ok or status == 409:
                     continue
-                reason = self.cluster.redacted(json.dumps(result.get("error"), default=str)[:300])
-                if status not in BUSY and status not in ("N/A", "TIMEOUT"):
+                error = self.cluster.redacted(json.dumps(result.get("error"), default=str))
+                reason = error[:300]
+                if status not in ("N/A", "TIMEOUT") and not may_pass(status, error):
                     raise InputError(f"the cluster refuses unit '{result['_id']}': {reason}")
                 again[result["_id"]] = remaining[result["_id"]]
             if not (remaining := again):
                 return
             if pause is not None:
-                time.sleep(pause)
+                lost = f"{len(again)} units were not loaded into '{self.name}': {reason}."
+                self.cluster.wait(pause, lost)
         raise InputError(
             f"{self.cluster.urls[0]} takes no more units: {reason}",
             do="continue with the same command; units that arrived are not sent again",
@@ -396,6 +410,12 @@ def _stored(term: str) -> str:
     return term.replace(" ", _JOIN)
 
 
+def _id(hit: Mapping[str, Any]) -> str:
+    """The unit id of a hit of a search with `_IDS`."""
+    (unit_id,) = hit["fields"]["id"]
+    return str(unit_id)
+
+
 class _Docnos:
     """Unit ids and numbers of units."""
 
@@ -404,16 +424,19 @@ class _Docnos:
 
     def take(self, numbers: NDArray[Any]) -> NDArray[np.object_]:
         """The ids of the units with these numbers."""
-        names = {hit["_source"]["number"]: hit["_id"] for hit in self.hits(numbers)}
+        order = {**_IDS, "sort": [{"number": "asc"}]}
+        names = {hit["sort"][0]: _id(hit) for hit in self._hits(numbers, order)}
         return np.array([names[number] for number in numbers.tolist()], dtype=object)
 
-    def hits(self, numbers: NDArray[Any], *fields: str) -> Iterator[dict[str, Any]]:
-        """The units with these numbers, each once, with their numbers and other fields."""
+    def sources(self, numbers: NDArray[Any], *fields: str) -> Iterator[dict[str, Any]]:
+        """The fields of the units with these numbers, each once, and their numbers."""
+        for hit in self._hits(numbers, {"_source": ["number", *fields]}):
+            yield hit["_source"]
+
+    def _hits(self, numbers: NDArray[Any], wanted: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for part in _parts(np.unique(numbers).tolist()):
-            body = {"query": {"terms": {"number": part}}, "size": len(part)}
-            (found,) = self._cluster.searched(
-                self._name, [{**body, "_source": ["number", *fields]}], ["unit ids"]
-            )
+            body = {"query": {"terms": {"number": part}}, "size": len(part), **wanted}
+            (found,) = self._cluster.searched(self._name, [body], ["unit ids"])
             yield from found
 
     def numbers(self, ids: Sequence[str]) -> NDArray[np.int64]:
@@ -435,9 +458,15 @@ class _Docnos:
         return rows
 
 
+def _among(numbers: Sequence[int]) -> dict[str, Any]:
+    """The part of a search that keeps the units with these numbers. A filter inside the query would
+    change scores: a shard without these units drops the query, and with it its statistics."""
+    return {"post_filter": {"terms": {"number": numbers}}}
+
+
 class OpenSearchIndex(TermIndex):
     """An opened index of a search cluster, ranked with the statistics of all shards. Equal scores
-    are in the order of the unit ids."""
+    are in the order of the corpus."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], engine: OpenSearchEngine) -> None:
         super().__init__(path, manifest, make_analyzer(engine.analyzer))
@@ -465,16 +494,22 @@ class OpenSearchIndex(TermIndex):
         return *super()._identity, self.fingerprint
 
     def check_unchanged(self) -> None:
-        """`InputError` if the index is not the one that was loaded."""
-        before = self.manifest["identity"]
-        now = _identity(self.cluster, self.manifest["index"], self.engine.shared)
+        """`DeletedIndex` if the index is not there any more, `InputError` if it is not the one that
+        was loaded."""
+        before, name = self.manifest["identity"], self.manifest["index"]
+        description = _described(self.cluster, name)
+        if description is None:
+            what = f"{self.cluster.urls[0]} has no index '{name}', which '{self.path}' records"
+            raise DeletedIndex(what, do=f"remove the folder '{self.path}', and load it again")
+        now = _identity(self.cluster, name, description, self.engine.shared)
         changed = [key for key in before if before[key] != now[key]]
         if changed:
             shown = [f"{key} ({before[key]} -> {now[key]})"[:200] for key in changed]
             raise InputError(
                 f"the index '{self.manifest['index']}' at {self.cluster.urls[0]} has changed since "
                 f"'{self.path}' recorded it: {', '.join(shown)}",
-                do="remove the folder, and the same command records or loads the index again",
+                do=f"remove the folder '{self.path}', and the same command records or loads the "
+                "index again",
             )
 
     def document_frequency(self, terms: str | Iterable[str]) -> Any:
@@ -530,7 +565,7 @@ class OpenSearchIndex(TermIndex):
     def _counted(self, numbers: NDArray[Any]) -> dict[int, Counter[str]]:
         """The terms of documents of these numbers."""
         counts: dict[int, Counter[str]] = {}
-        for row in (hit["_source"] for hit in self.docnos.hits(numbers, "title", "text")):
+        for row in self.docnos.sources(numbers, "title", "text"):
             contents = Unit("", row["title"], row["text"]).contents
             counts[row["number"]] = Counter(self.analyzer.terms(contents))
         return counts
@@ -539,7 +574,7 @@ class OpenSearchIndex(TermIndex):
         """See `soundingline.pipelines.engines.engine.Index`."""
         check_settings(model.k1, model.b, depth)
         rankings = [NOTHING] * len(queries)
-        order = {"sort": [{"_score": "desc"}, {"id": "asc"}], "_source": False}
+        order = {"sort": [{"_score": "desc"}, {"number": "asc"}], **_IDS}
         clauses = list(map(self._should, queries))
         places = [place for place, clause in enumerate(clauses) if clause]
         rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in places]
@@ -554,14 +589,14 @@ class OpenSearchIndex(TermIndex):
                 )
         for place, hits in zip(places, results, strict=True):
             scores = [hit["_score"] / factor for hit in hits]
-            rankings[place] = RankedList([hit["_id"] for hit in hits], scores)
+            rankings[place] = RankedList(list(map(_id, hits)), scores)
         return rankings
 
     def score(
         self, queries: Sequence[Any], numbers: Sequence[NDArray[Any]], model: Any
     ) -> Sequence[NDArray[np.float32]]:
         """For each query, the scores of the documents of these numbers by `model`."""
-        order = {"sort": [{"number": "asc"}], "track_scores": True, "_source": False}
+        order = {"sort": [{"number": "asc"}], "track_scores": True, **_IDS}
         out = []
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
             for query, own in zip(queries, numbers, strict=True):
@@ -569,9 +604,9 @@ class OpenSearchIndex(TermIndex):
                 clauses = self._should(query)
                 wanted = np.unique(own).tolist() if clauses else []
                 for part in _parts(wanted):
-                    among = {"filter": [{"terms": {"number": part}}], "minimum_should_match": 1}
-                    body = {"query": {"bool": {"should": clauses, **among}}, "size": len(part)}
-                    (hits,) = self.cluster.searched(name, [{**body, **order}], [query])
+                    query_of = {"query": {"bool": {"should": clauses}}, **_among(part)}
+                    body = {**query_of, "size": len(part), **order}
+                    (hits,) = self.cluster.searched(name, [body], [query])
                     by_number.update((hit["sort"][0], hit["_score"] / factor) for hit in hits)
                 out.append(np.array([by_number.get(n, 0.0) for n in own.tolist()], np.float32))
         return out
@@ -605,22 +640,26 @@ class OpenSearchIndex(TermIndex):
         return self._clauses
 
     def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
-        """More hits than one reply may have, page by page of one state of the index."""
+        """More hits than one reply may have, page by page of one state of the index. The state is
+        lost with a node that holds a part of it; then all pages are read again."""
+        return self.cluster.patiently(lambda: self._pages(name, body, depth))
+
+    def _pages(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
         pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
-        # By id: a server that rounds the scores it sorts by repeats hits at the ends of pages, or
-        # skips some, which the number of all hits shows.
-        hits: dict[str, Any] = {}
+        # By number: a server that rounds the scores it sorts by repeats hits at the ends of pages,
+        # or skips some, which the number of all hits shows.
+        hits: dict[int, Any] = {}
         after: dict[str, Any] = {}
         wanted = depth
         try:
             while len(hits) < wanted:
                 state = {"pit": {"id": pit, "keep_alive": "10m"}, "track_total_hits": not hits}
                 size = {"size": min(_WINDOW, depth)}
-                page = self.cluster.page({**body, **after, **state, **size})
+                page = self.cluster.search({**body, **after, **state, **size})["hits"]
                 if not hits:
                     wanted = min(depth, page["total"]["value"])
                 before, newest = len(hits), page["hits"]
-                hits.update((hit["_id"], hit) for hit in newest)
+                hits.update((hit["sort"][1], hit) for hit in newest)
                 if len(hits) == before < wanted:
                     what = f"{self.cluster.urls[0]} gave {len(hits)} of {wanted} hits in pages"
                     raise InputError(what, do=f"set the depth to {_WINDOW} or less")
@@ -670,14 +709,9 @@ class OpenSearchIndex(TermIndex):
         clone = f"{name}-k1_{k1!r}-b_{b!r}"
         if _described(self.cluster, clone) is None:
             replicas = {"settings": {"index": {"number_of_replicas": self.engine.replicas}}}
-            try:
-                self.cluster.ask("POST", f"/{name}/_clone/{clone}", replicas)
-            except InputError as error:
-                if "resource_already_exists" not in str(error):  # another job was faster
-                    raise
+            self.cluster.create("POST", f"/{name}/_clone/{clone}", replicas)
         self._set_similarity(clone, k1, b)
-        count = self.cluster.ask("GET", f"/{clone}/_count")["count"]
-        if count != len(self):
+        if (count := self.cluster.total(clone)) != len(self):
             raise InputError(
                 f"the index '{clone}' has {count} documents of {len(self)}",
                 do="delete it in the cluster, and the same command makes it again",
@@ -702,8 +736,7 @@ class OpenSearchIndex(TermIndex):
             length = DECODED_LENGTHS[code] * counts["with_terms"] / counts["tokens"]
             norm = k1 * (1 - b + b * length)
             expected = self.idf(term) * frequency / (frequency + norm)
-            clauses = {"should": [self._term(term)], "filter": [{"term": {"number": number}}]}
-            body = {"query": {"bool": clauses}, "size": 1, "explain": True, "_source": False}
+            body = {"query": self._term(term), **_among([number]), "size": 1, "explain": True}
             hits = self.cluster.searched(name, [body], [term])[0]
             received = float(hits[0]["_explanation"]["value"]) if hits else 0.0
             agreeing = {f for f in factors if abs(received / f - expected) <= _TOLERANCE * expected}

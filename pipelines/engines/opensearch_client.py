@@ -1,8 +1,9 @@
 """Requests to a search cluster with waiting, retries and one-line errors (`opensearch-py`).
 
-A busy cluster (429, 502, 503, 504) receives the request again after the time of its `Retry-After`,
-or after pauses that double. Credentials are the environment's `OPENSEARCH_USERNAME` and
-`OPENSEARCH_PASSWORD`; no message, file or address contains them.
+A request that a cluster cannot answer now, because it is busy (429, 502, 503, 504) or because a
+node was lost, is sent again after the time of its `Retry-After`, or after pauses that double. One
+line says what is missing, and how long the command waits for it. Credentials are the environment's
+`OPENSEARCH_USERNAME` and `OPENSEARCH_PASSWORD`; no message, file or address contains them.
 """
 
 from __future__ import annotations
@@ -11,32 +12,61 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import retry_after
 from soundingline.toolkit.optional import import_optional
 
+_T = TypeVar("_T")
 USERNAME, PASSWORD = "OPENSEARCH_USERNAME", "OPENSEARCH_PASSWORD"
 BUSY = frozenset({429, 502, 503, 504})
-_ATTEMPTS = 6
-_FIRST_PAUSE = 0.5  # seconds; each further one is twice as long
-_LONGEST_PAUSE = 120.0
+_ATTEMPTS = 16  # in about two minutes, in which a node starts again
+_FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0  # seconds; each is twice as long as the one before it
+_LONGEST_PAUSE = 120.0  # that a cluster may ask for
 _REASON_SHOWN = 300  # characters
 _PARTIAL = "allow_partial_search_results"
 _WHOLE: dict[str, Any] = {"search_type": "dfs_query_then_fetch", _PARTIAL: False}
 _NDJSON = {"content-type": "application/x-ndjson"}
-# What a request meets while another job closes and opens the index, or a shard moves.
-_PASSING = ("index_closed_exception", "no_shard_available")
+_WHEN_COMPLETE = "continue with the same command when all shards are available"
+_CONNECTIONS = 1024  # to a node that are kept open, at most: one for each thread that searches
+# What a request meets while another job closes and opens the index, a shard moves, or a node is
+# lost and another copy of its shards takes over. A search that fails on some shards is a valid one.
+_PASSING = (
+    "index_closed_exception",
+    "no_shard_available",
+    "node_disconnected",
+    "node_not_connected",
+    "node_closed",
+    "connect_transport",
+    "illegal_index_shard_state",
+    "search_context_missing",
+    "cluster_manager_not_discovered",
+    "Partial shards failure",
+)
+_ALL_FAILED = "all shards failed"  # of a wrong search too, whose status is below 500
+
+
+class Passing(InputError):
+    """A failure after which the same request may succeed."""
 
 
 def pauses() -> Iterator[float | None]:
     """Seconds to wait after each failed attempt; None after the last one."""
-    yield from (_FIRST_PAUSE * 2**attempt for attempt in range(_ATTEMPTS - 1))
+    yield from (min(_FIRST_PAUSE * 2**n, _LAST_PAUSE) for n in range(_ATTEMPTS - 1))
     yield None
+
+
+def may_pass(status: Any, reason: str) -> bool:
+    """Whether a request may succeed later, by the status of its reply and all that it says."""
+    if status in BUSY or any(name in reason for name in _PASSING):
+        return True
+    return isinstance(status, int) and status >= 500 and _ALL_FAILED in reason
 
 
 class Cluster:
@@ -65,14 +95,18 @@ class Cluster:
                 )
         if not urls:
             raise InputError("engine.url is missing", do="set engine.url=http://localhost:9200")
-        self.urls, self._ca_certs, self._timeout_s = tuple(urls), ca_certs, timeout_s
+        self.urls, self._ca_certs, self.timeout_s = tuple(urls), ca_certs, timeout_s
         self._library = import_optional("opensearchpy")
+        self._lock = Lock()
+        self._silent_until = 0.0
 
     @cached_property
     def client(self) -> Any:
         """The client of `opensearch-py`, which waits for a busy cluster."""
         for name in ("opensearch", "opensearchpy.trace"):  # retries, and whole requests with texts
             logging.getLogger(name).setLevel(logging.ERROR)
+
+        wait = self.wait
 
         class Patient(self._library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
             """A connection that asks a busy node again."""
@@ -88,7 +122,10 @@ class Cluster:
                         self._raise_error(status, data, headers.get("content-type"))
                     lower = {name.lower(): value for name, value in headers.items()}
                     seconds = retry_after(lower, time.time())
-                    time.sleep(min(pause or 0 if seconds is None else seconds, _LONGEST_PAUSE))
+                    wait(
+                        (pause or 0.0) if seconds is None else seconds,
+                        f"{self.host} answers {status}: {data[:_REASON_SHOWN]}.",
+                    )
                 return status, headers, data
 
         user, password = os.environ.get(USERNAME), os.environ.get(PASSWORD)
@@ -96,7 +133,8 @@ class Cluster:
             list(self.urls),
             http_auth=(user, password) if user and password else None,
             connection_class=Patient,
-            timeout=self._timeout_s,
+            timeout=self.timeout_s,
+            pool_maxsize=_CONNECTIONS,
             max_retries=len(self.urls) - 1,  # the other nodes; `ask` waits
             retry_on_timeout=True,
             **({"ca_certs": self._ca_certs} if self._ca_certs else {}),
@@ -109,19 +147,60 @@ class Cluster:
         a list of values as lines of JSON."""
         lines = isinstance(body, list)
         sent = "".join(json.dumps(row) + "\n" for row in body) if lines else body
-        error: Any
-        for pause in pauses():
+        return self.patiently(lambda: self._once(method, path, sent, params, missing, lines))
+
+    def create(self, method: str, path: str, body: Any) -> None:
+        """A request that makes an index, unless another job, or an attempt whose reply was lost,
+        has made it."""
+        try:
+            self.ask(method, path, body)
+        except InputError as error:
+            if "resource_already_exists" not in str(error):
+                raise
+
+    def patiently(self, request: Callable[[], _T]) -> _T:
+        """The result of a request, which is repeated while it raises `Passing`."""
+        attempts = pauses()
+        while True:
+            pause = next(attempts)
             try:
-                return self.client.transport.perform_request(
-                    method, path, params=params or None, body=sent, headers=_NDJSON if lines else {}
-                )
-            except self._library.TransportError as failed:
-                error = failed
+                return request()
+            except Passing as failure:
+                if pause is None:
+                    raise
+                self.wait(pause, str(failure))
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        params: Mapping[str, Any],
+        missing: bool = False,
+        lines: bool = False,
+    ) -> Any:
+        """The reply to a request that is sent once, or once to each node that is lost."""
+        try:
+            return self.client.transport.perform_request(
+                method, path, params=params or None, body=body, headers=_NDJSON if lines else {}
+            )
+        except self._library.TransportError as error:
             if missing and error.status_code == 404:
                 return None
-            if pause is None or not self._may_pass(error):
-                raise self._explained(error, f"{method} {path}") from None
-            time.sleep(pause)
+            raise self._explained(error, f"{method} {path}") from None
+
+    def wait(self, pause: float, reason: str) -> None:
+        """Wait after a failed attempt. A line says why, and for how long; the lines of other
+        threads, and of later attempts, are left out."""
+        patience = sum(filter(None, pauses()))
+        with self._lock:
+            silent_until, now = self._silent_until, time.time()
+            if now >= silent_until:
+                self._silent_until = now + patience
+        if now >= silent_until:
+            reason = " ".join(self.redacted(reason).split())
+            notify(f"{reason} The request is sent again for at least {patience:.0f} s")
+        time.sleep(min(pause, _LONGEST_PAUSE))
 
     def searched(
         self, name: str, bodies: Sequence[Any], queries: Sequence[Any], at_once: int = 100
@@ -138,55 +217,52 @@ class Cluster:
             for pause in pauses():
                 rows = [row for place in missing for row in (head, part[place])]
                 replies = self.ask("POST", "/_msearch", rows)["responses"]
-                again = []
+                failures: dict[int, str] = {}
                 for place, reply in zip(missing, replies, strict=True):
-                    if self._again(reply, pause, queries[start + place]):
-                        again.append(place)
-                    else:
+                    reason, passing = self.failure(reply)
+                    if not reason:
                         own = reply["hits"]
                         hits[place] = own["hits"] if part[place]["size"] else own["total"]["value"]
-                if not (missing := again):
+                    elif passing and pause is not None:
+                        failures[place] = reason
+                    else:
+                        what = f"the search for {queries[start + place]!r:.80} failed: {reason}"
+                        raise InputError(what, do=_WHEN_COMPLETE)
+                if not (missing := list(failures)):
                     break
-                time.sleep(pause or 0)
+                self.wait(pause or 0, f"a search failed: {failures[missing[0]]}.")
             results += hits
         return results
 
-    def page(self, body: Any) -> Any:
-        """The hits of a search at a point in time, as `searched`."""
-        for pause in pauses():
-            reply = self.ask("POST", "/_search", body, **{**_WHOLE, _PARTIAL: "false"})
-            if not self._again(reply, pause, "at depth"):
-                break
-            time.sleep(pause or 0)
-        return reply["hits"]
+    def total(self, name: str, query: Any = None) -> int:
+        """The number of documents of an index that match a query; of all of them without one."""
+        body = {"query": query or {"match_all": {}}, "size": 0, "track_total_hits": True}
+        (total,) = self.searched(name, [body], ["the number of documents"])
+        return int(total)
 
-    def _again(self, reply: Any, pause: float | None, query: Any) -> bool:
-        """Whether a search must be sent again after the pause; `InputError` if that is no use."""
-        reason, may_pass = self.failure(reply)
-        if reason and (pause is None or not may_pass):
-            raise InputError(
-                f"the search for {query!r:.80} failed: {reason}",
-                do="continue with the same command when all shards are available",
-            )
-        return bool(reason)
-
-    def _may_pass(self, error: Any) -> bool:
-        if isinstance(error, self._library.ConnectionError):  # also a time-out
-            return not isinstance(error, self._library.SSLError)
-        return any(name in str(error.error) for name in _PASSING)
+    def search(self, body: Any, path: str = "/_search") -> Any:
+        """The reply to one search, which is sent once; `Passing` where a part of it is missing."""
+        reply = self._once("POST", path, body, {**_WHOLE, _PARTIAL: "false"})
+        reason, passing = self.failure(reply)
+        if reason:
+            kind = Passing if passing else InputError
+            raise kind(f"a search failed: {reason}", do=_WHEN_COMPLETE)
+        return reply
 
     def _explained(self, error: Any, request: str) -> InputError:
-        """A failure for good, as one line without credentials."""
+        """A failure as one line without credentials; `Passing` unless it is for good."""
         where, status, do = ", ".join(self.urls), error.status_code, ""
+        kind = InputError
         reason = self.redacted(_reason(error))
         if isinstance(error, self._library.SSLError):
             what = f"TLS with {where} failed: {reason}"
             do = "set engine.ca_certs to the file of the cluster's certificate authority"
         elif isinstance(error, self._library.ConnectionTimeout):
-            what = f"{where} gave no answer to {request} within {self._timeout_s:g} s"
+            kind, what = Passing, f"{where} gave no answer to {request} within {self.timeout_s:g} s"
             do = "raise engine.timeout_s, or look at the cluster"
         elif isinstance(error, self._library.ConnectionError):
-            what, do = f"{where} cannot be reached: {reason}", "correct engine.url"
+            kind, what = Passing, f"{where} cannot be reached: {reason}"
+            do = "correct engine.url, or start the cluster"
         elif status == 401:
             wrong = "are wrong" if os.environ.get(USERNAME) else "are missing"
             what = f"{where} answers 401: the credentials {wrong}"
@@ -195,10 +271,11 @@ class Cluster:
             what = f"{where} does not allow {request}: {reason}"
         elif status in BUSY:
             what = f"{where} answers {status} to {request} after {_ATTEMPTS} attempts: {reason}"
-            do = "continue with the same command when the cluster has free disk space"
+            do = "continue with the same command when the cluster is available"
         else:
             what = f"{where} answers {status} to {request}: {reason}"
-        return InputError(what, do=do)
+            kind = Passing if may_pass(status, json.dumps(error.info, default=str)) else InputError
+        return kind(what, do=do)
 
     def redacted(self, text: str) -> str:
         """Text of the cluster without the user's password."""
@@ -209,8 +286,8 @@ class Cluster:
         """Why the reply to a search is no whole ranking, and whether it may be one later; empty for
         a whole one."""
         if error := reply.get("error"):
-            reason = self.redacted(json.dumps(error)[:_REASON_SHOWN])
-            return reason, reply.get("status") in BUSY or any(name in reason for name in _PASSING)
+            reason = self.redacted(json.dumps(error))
+            return reason[:_REASON_SHOWN], may_pass(reply.get("status"), reason)
         shards = reply["_shards"]
         if shards["failed"] or shards["successful"] < shards["total"]:
             missing = shards["total"] - shards["successful"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,15 +23,16 @@ import pandas as pd
 
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.index_folder import (
+    Documents,
     TermIndex,
     UniqueUnits,
+    as_units,
     read_manifest,
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import track
-from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
 from soundingline.toolkit.optional import check_optional, import_optional
@@ -67,11 +68,11 @@ class PisaEngine:
     def fingerprint(self) -> str:
         return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
 
-    def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
+    def build(self, units: Documents, path: str | Path, *, corpus_fingerprint: str) -> None:
         """Index the `contents` of the units, in their order. The folder appears when complete.
         `InputError` for an empty corpus, a repeated id, an id with a line break."""
         pisa, analyzer = import_optional("pyterrier_pisa"), make_analyzer(self.analyzer)
-        checked = UniqueUnits(track(units, "indexing (pisa)"))
+        checked = UniqueUnits(track(as_units(units), "indexing (pisa)"))
         with atomic_folder(Path(path)) as folder:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
             logger, pisa.indexers._logger = pisa.indexers._logger, _SILENT
@@ -92,7 +93,7 @@ class PisaEngine:
             }
             write_manifest(folder, NAME, content)
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> PisaIndex:
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> PisaIndex:
         """`InputError` if there is no complete index of that corpus and analyzer."""
         check_optional("pyterrier_pisa")
         return PisaIndex(Path(path), read_manifest(Path(path), NAME, corpus_fingerprint), self)
@@ -184,7 +185,7 @@ class PisaIndex(TermIndex):
             return folder
         with building_lock(self.path / f".{_PREPARED}.lock", f"PISA's '{folder.name}'"):
             if not self._is_prepared(folder):
-                with atomic_folder(folder) as unfinished:
+                with atomic_folder(folder, replace=True) as unfinished:
                     for file in (self.path / _INDEX).iterdir():
                         (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
                     with _quiet():

@@ -20,7 +20,7 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.engines.engine import Engine, RemoteEngine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
 from soundingline.pipelines.enrich.phrases import (
     PhraseSource,
@@ -28,13 +28,20 @@ from soundingline.pipelines.enrich.phrases import (
     query_contexts,
     weight_of,
 )
-from soundingline.pipelines.index_folder import is_index, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import Filter, ParsedQuery
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.stage import Collection, Counts, Stage, add_note, not_bound
+from soundingline.pipelines.stage import (
+    Collection,
+    Counts,
+    Stage,
+    add_note,
+    as_pyterrier,
+    not_bound,
+)
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -90,19 +97,15 @@ class EnrichedEngine:
 
     @property
     def _inner(self) -> Any:
-        """The engine, told what is added, if its indexes are named by their content."""
-        of_content = getattr(self.engine, "of_content", None)
-        return of_content(self.fingerprint) if of_content else self.engine
+        """The engine for the units with their phrases."""
+        if isinstance(self.engine, RemoteEngine):
+            return self.engine.of_content(self.fingerprint)
+        return self.engine
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
         """Collect and filter the phrases, then index the units with them. The units are read twice;
         the folder `path` appears when it is complete. `InputError` if the source gives phrases for
         other units, or in another order."""
-        if path.exists() and not is_index(path / _PHRASES, _PHRASES):
-            raise InputError(
-                f"'{path}' exists and is no index of enriched documents; it would be replaced",
-                do="name another folder, or remove this one",
-            )
         began = time.monotonic()
         with atomic_folder(path) as folder:
             phrases = folder / _PHRASES
@@ -349,6 +352,7 @@ class Enrichment(Stage):
         pt.validate.columns(inp, includes=["qid", "query"])
         if self.query is None:
             return inp
+        inp = as_pyterrier(inp)
         queries = query_contexts(inp)
         different = list(dict.fromkeys(queries))
         expansions = dict(zip(different, self.expansions(different), strict=True))
@@ -478,6 +482,7 @@ class Excluding(Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["qid", _EXCLUDED])
+        inp = as_pyterrier(inp)
         excluded = dict(zip(inp["qid"].tolist(), inp[_EXCLUDED].tolist(), strict=True))
         ranking = self.retriever.transform(inp).drop(columns=_EXCLUDED)
         docnos, scores = ranking["docno"].to_numpy(), ranking["score"].to_numpy(copy=True)

@@ -32,7 +32,6 @@ from soundingline.pipelines.learned.vectors import (
     check_rows,
     maxsim,
     ordered,
-    scores_of,
 )
 from soundingline.pipelines.lexical.storage import check_offsets
 from soundingline.pipelines.models import (
@@ -277,6 +276,7 @@ class ColBERTReranker(NeuralReranker):
     model: str = field(default="colbert-ir/colbertv2.0", kw_only=False)
     query_max_length: int | None = None
 
+    extra = "learned"
     counted = ("pairs", "encoded", "truncated")
 
     @shared_property
@@ -517,8 +517,8 @@ class CompressedSearch:
         if len(candidates) > rescored:
             scores = self._approximate(similar, candidates)
             candidates = np.sort(candidates[np.argpartition(-scores, rescored)[:rescored]])
-        numbers = candidates.astype(np.int32)
-        return ordered(candidates, scores_of(query, self._documents, numbers), depth)
+        (scores,) = maxsim([query], self._documents, candidates)
+        return ordered(candidates, scores, depth)
 
     def _candidates(self, similar: NDArray[np.float32]) -> NDArray[np.int64]:
         probes = min(self._probes, len(similar))

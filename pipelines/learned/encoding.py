@@ -335,7 +335,7 @@ def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, dige
     offsets = np.concatenate([[0], np.cumsum(list(map(len, arrays)))]).astype(np.int64)
     empty = sum(not unit.contents.strip() for unit in units)
     head = _Head(digest, len(units), len(values), empty)
-    with atomic_folder(_block_path(folder, number)) as unfinished:
+    with atomic_folder(_block_path(folder, number), replace=True) as unfinished:
         np.save(unfinished / _VALUES, values)
         np.save(unfinished / _OFFSETS, offsets)
         content = {**head._asdict(), "unit_ids": [unit.unit_id for unit in units]}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import Engine
-from soundingline.pipelines.index_folder import Shard
+from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
 from soundingline.pipelines.learned.encoding import (
     BLOCK_CHARACTERS,
     Blocks,
@@ -71,6 +71,7 @@ class LearnedRetriever(Retriever):
     dtype: str | None = None
     batch_tokens: int | None = None
 
+    extra = "learned"
     supports: ClassVar[frozenset[str]] = frozenset()
     takes_weights: ClassVar[bool] = False
     searches_enriched: ClassVar[bool] = False
@@ -81,6 +82,10 @@ class LearnedRetriever(Retriever):
             check_int("max_length", self.max_length, ge=FEWEST)
         self.placement = Placement(self.device, self.dtype, self.batch_tokens)
         self._shared = MadeOnce()
+
+    def _lasting(self, argument: str) -> tuple[str, ...]:
+        # The model does not depend on the arguments that all retrievers have.
+        return ("_shared",) if argument in Retriever.__dataclass_fields__ else ()
 
     @property
     @abstractmethod
@@ -100,23 +105,37 @@ class LearnedRetriever(Retriever):
         [dimensions] of a single-vector model, [tokens, dimensions] of a multi-vector model, [terms]
         of `SPARSE` by ascending term for a learned sparse model."""
 
+    @property
     @abstractmethod
-    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        """Make the index of an encoded corpus at `path`, a folder that appears when it is
-        complete."""
+    def index_kind(self) -> str:
+        """The kind of the index in its manifest."""
 
     @abstractmethod
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> Any:
+    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
+        """Make the index of an encoded corpus at `path`, a folder that appears when it is complete
+        and replaces an older index."""
+
+    @abstractmethod
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> Any:
         """The index at `path`. `InputError` if there is no complete one of that corpus and of this
         model. Loads no model."""
 
     def build(
-        self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str, shards: int = 1
+        self,
+        units: Documents,
+        path: str | Path,
+        *,
+        overwrite: bool = False,
+        corpus_fingerprint: str = "",
+        shards: int = 1,
     ) -> None:
-        """Encode and index the `contents` of the units, in their order. After a kill, the same call
-        continues with the first block that is missing (see `encode_corpus`). If `shards` is above
-        1, nothing is encoded: the index is made of what `build_shard` has encoded. `InputError` for
-        an empty corpus, a repeated id, and missing shards."""
+        """Encode and index the `contents` of the units, in their order. Units and path are those of
+        `LexicalIndex.build`. After a kill, the same call continues with the first block that is
+        missing (see `encode_corpus`). If `shards` is above 1, nothing is encoded: the index is made
+        of what `build_shard` has encoded. `InputError` for a path that holds anything, except an
+        older index with `overwrite`, an empty corpus, a repeated id, and missing shards."""
+        path, units = Path(path), as_units(units)
+        check_target(path, self.index_kind, overwrite=overwrite)
         blocks: AbstractContextManager[Blocks]
         if shards > 1:
             blocks = merged(units, self, path, shards, corpus_fingerprint=corpus_fingerprint)
@@ -127,16 +146,19 @@ class LearnedRetriever(Retriever):
             self.write_index(content, path, corpus_fingerprint)
 
     def build_shard(
-        self, units: Iterable[Unit], path: Path, shard: Shard, *, corpus_fingerprint: str
+        self, units: Documents, path: str | Path, shard: Shard, *, corpus_fingerprint: str = ""
     ) -> None:
         """Encode those of all `units` that belong to a shard, for an index at `path` that `build`
         makes of all shards; another process may encode another. Kills and errors as for `build`."""
+        path, units = Path(path), as_units(units)
         self.check_disk(units, path)
         encode_shard(units, self, path, shard, **self._encoding(corpus_fingerprint))
 
-    def missing_shards(self, path: Path, count: int, corpus_fingerprint: str) -> list[int]:
+    def missing_shards(
+        self, path: str | Path, count: int, corpus_fingerprint: str = ""
+    ) -> list[int]:
         """The numbers of the shards that `build` would lack."""
-        return missing_shards(self, path, count, corpus_fingerprint)
+        return missing_shards(self, Path(path), count, corpus_fingerprint)
 
     def check_disk(self, units: Iterable[Unit], path: Path) -> None:
         """`InputError` for a disk that would not hold the index at `path` while it is made, where

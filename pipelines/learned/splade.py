@@ -19,9 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
-from soundingline.pipelines.index_folder import OpenedIndex, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import (
+    OpenedIndex,
+    check_target,
+    read_manifest,
+    write_manifest,
+)
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
-from soundingline.pipelines.learned.retriever import LearnedRetriever
+from soundingline.pipelines.learned.retriever import LearnedRetriever, continue_in_float32
 from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
 from soundingline.pipelines.lexical.invert import DocumentPostings, invert
 from soundingline.pipelines.lexical.storage import (
@@ -95,6 +100,7 @@ class ImpactIndex(OpenedIndex):
         vocabulary: Sequence[str],
         path: str | Path,
         *,
+        overwrite: bool = False,
         scale: float | None = 100.0,
         corpus_fingerprint: str = "",
         memory_mb: int = 1024,
@@ -103,12 +109,14 @@ class ImpactIndex(OpenedIndex):
 
         An impact is round(weight x `scale`), and gone where that is 0; with `scale=None` it is the
         weight itself in float32. `vocabulary` names the terms by number. `path` is a folder that
-        appears when it is complete. `memory_mb` bounds the memory of the build besides one block.
+        appears when it is complete, and with `overwrite` replaces an older index. `memory_mb`
+        bounds the memory of the build besides one block.
         """
         check_scale(scale)
         exact = scale is None or scale > _FINEST
         path = Path(path)
-        with atomic_folder(path) as folder:
+        check_target(path, KIND, overwrite=overwrite)
+        with atomic_folder(path, replace=overwrite) as folder:
             documents = 0
             with closing(StringWriter(folder / TERMS)) as terms:
                 terms.extend(map(to_bytes, vocabulary))
@@ -167,8 +175,11 @@ class ImpactIndex(OpenedIndex):
         terms, weights = self._weighted(query)
         return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
 
-    def retriever(self, encoder: Any = None, depth: int = 1000) -> ImpactRetriever:
-        """A PyTerrier transformer over this index; see `ImpactRetriever`."""
+    def retriever(self, encoder: Any = None, depth: int | None = None) -> ImpactRetriever:
+        """A PyTerrier transformer over this index; see `ImpactRetriever`. The default of `depth` is
+        that of the encoder, 1000 without one."""
+        if depth is None:
+            depth = getattr(encoder, "depth", 1000)
         return ImpactRetriever(depth=depth, index=self, encoder=encoder)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
@@ -341,9 +352,11 @@ class SparseRetriever(LearnedRetriever):
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         settings: dict[str, Any] = {"scale": self.scale, "corpus_fingerprint": corpus_fingerprint}
-        ImpactIndex.build(blocks, self.vocabulary, path, **settings)
+        ImpactIndex.build(blocks, self.vocabulary, path, overwrite=True, **settings)
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
+    index_kind = KIND
+
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
         return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
     @property
@@ -411,6 +424,11 @@ class Splade(SparseRetriever):
     scale: float | None = 100
 
     name = "splade"
+
+    @property
+    def weighting(self) -> tuple[Any, ...]:
+        # What follows the network once computed in bfloat16 too.
+        return ("float32",) if self.placement.precision == "bfloat16" else ()
 
     @shared_property
     def encoder(self) -> Splade:
@@ -486,6 +504,8 @@ class Splade(SparseRetriever):
         model = self.load_from_library("SparseEncoder")
         if len(model) > 1 and getattr(model[1], "pooling_strategy", None) == "max":
             model[0].register_forward_hook(_largest_logits)
+        else:
+            continue_in_float32(model)
         model.max_seq_length = self._limit
         # The name of a special token in a text is text.
         model.tokenizer.split_special_tokens = True

@@ -53,8 +53,8 @@ _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _PACKAGES = ("torch", "transformers", "sentence-transformers")
 _PRODUCTS = 1 << 24  # float32 dot products of tokens held at once
 _SCORES = 1 << 26  # float32 scores of documents held at once
-_FEW = 16  # queries, for which a pass over the documents is faster than a library's product
-_PART = 1 << 23  # products of numbers that a thread of its own is worth
+_ROWS = 1 << 13  # vectors of documents that a thread scores at once
+_TILE = 128  # of which the processor's cache holds so many
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -90,7 +90,7 @@ class VectorRetriever(LearnedRetriever):
         """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        with atomic_folder(path) as folder:
+        with atomic_folder(path, replace=True) as folder:
             names = StringWriter(folder / _UNITS)
             for block in blocks:
                 names.extend(map(to_bytes, block.unit_ids))
@@ -142,7 +142,12 @@ class VectorRetriever(LearnedRetriever):
             return TorchSearch(documents, self.placement.device)
         return NumpySearch(documents)
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+    @property
+    def index_kind(self) -> str:
+        return self.name
+
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+        path = Path(path)
         manifest = read_manifest(path, self.name, corpus_fingerprint, self._check)
         if manifest["encoder"] != self.fingerprint:
             raise InputError(
@@ -175,11 +180,11 @@ class VectorIndex(OpenedIndex):
     def __len__(self) -> int:
         return len(self.docnos)
 
-    def retriever(self, depth: int = 1000) -> Retriever:
-        """The best `depth` units of each query; equal scores in the order of the index. Products of
-        matrices round by their shape: the last digit of a score may differ between a query alone
-        and in a frame of many, and between a ranking and units of a frame."""
-        return Retriever(depth=depth, index=self)
+    def retriever(self, depth: int | None = None) -> Retriever:
+        """The best `depth` units of each query (None: as many as the model that opened the index
+        ranks); equal scores in the order of the index. The score of a unit does not depend on the
+        other queries and units of a frame."""
+        return Retriever(depth=self.engine.depth if depth is None else depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """A query is a text or a vector (see `VectorRetriever.encode_queries`). `InputError` for a
@@ -192,7 +197,7 @@ class VectorIndex(OpenedIndex):
         """For each query, the scores of the units of these numbers, computed on the CPU from their
         vectors alone."""
         pairs = zip(self._vectors(queries), numbers, strict=True)
-        return [scores_of(query, self.documents, of_query) for query, of_query in pairs]
+        return [maxsim([query], self.documents, of_query)[0] for query, of_query in pairs]
 
     def _vectors(self, queries: Sequence[Any]) -> Sequence[Vectors]:
         if all(isinstance(query, str) for query in queries):
@@ -241,6 +246,29 @@ class DocumentVectors:
     def __len__(self) -> int:
         return len(self.vectors) if self.offsets is None else len(self.offsets) - 1
 
+    def bounds(self, numbers: NDArray[Any] | None) -> NDArray[np.int64]:
+        """`offsets` of the documents of these numbers, or of all, one after the other."""
+        count = len(self) if numbers is None else len(numbers)
+        if self.offsets is None:
+            return np.arange(count + 1)
+        if numbers is None:
+            return self.offsets
+        sizes = self.offsets[numbers + 1] - self.offsets[numbers]
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+    def rows(self, first: int, last: int, numbers: NDArray[Any] | None) -> Vectors:
+        """The rows of the documents of `numbers[first:last]`, one after the other; of the documents
+        `first` to `last - 1` without numbers."""
+        if numbers is None:
+            begin, end = (first, last) if self.offsets is None else self.offsets[[first, last]]
+            return self.vectors[begin:end]
+        part = numbers[first:last]
+        if self.offsets is None:
+            return self.vectors[part]
+        bounds = self.bounds(part)
+        skipped = np.repeat(self.offsets[part] - bounds[:-1], np.diff(bounds))
+        return self.vectors[skipped + np.arange(bounds[-1])]
+
 
 class TopK(NamedTuple):
     """Numbers of documents, best first, and their scores; equal scores by number."""
@@ -250,7 +278,7 @@ class TopK(NamedTuple):
 
 
 class NumpySearch:
-    """Matrix products over vectors that may be mapped from disk. Thread-safe."""
+    """MaxSim of all documents, whose vectors may be mapped from disk. Thread-safe."""
 
     def __init__(self, documents: DocumentVectors) -> None:
         self._documents = documents
@@ -263,8 +291,9 @@ class NumpySearch:
 
 
 class TorchSearch:
-    """The same on a device that holds all vectors, in the type in which they are stored, with
-    products in float32. `InputError` if the vectors do not fit into the device's memory."""
+    """The same rankings and scores. A device that holds all vectors, in the type in which they are
+    stored, multiplies matrices in float32 to find the documents whose scores `maxsim` computes.
+    `InputError` if the vectors do not fit into the device's memory."""
 
     def __init__(self, documents: DocumentVectors, device: Any) -> None:
         torch = import_optional("torch")
@@ -274,6 +303,8 @@ class TorchSearch:
         self._documents = documents
         # Copied also on the CPU: torch would otherwise hold a writable view of a read-only file.
         self._vectors = torch.tensor(documents.vectors, device=device)
+        norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float32)
+        self._longest = float(norms.max())
         if documents.offsets is not None:
             self._lengths = torch.tensor(np.diff(documents.offsets), device=device)
         self._computing = threading.Lock()  # one set of products at a time in the device's memory
@@ -282,8 +313,28 @@ class TorchSearch:
         rankings = []
         with self._computing, import_optional("torch").inference_mode():
             for part in _parts(queries, len(self._documents)):
-                rankings += _best_of_rows(self._scores(part), depth)
+                rankings += self._best_of(part, depth)
         return rankings
+
+    def _best_of(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
+        approximate = self._scores(queries)
+        least = approximate.topk(min(depth, len(self._documents)), dim=1).values[:, -1]
+        least -= least.new_tensor([self._margin(query) for query in queries])
+        candidates = [row.nonzero()[:, 0].cpu().numpy() for row in approximate >= least[:, None]]
+
+        def best(query: Vectors, numbers: NDArray[np.int64]) -> TopK:
+            return ordered(numbers, maxsim([query], self._documents, numbers)[0], depth)
+
+        with ThreadPoolExecutor(cores()) as pool:
+            return list(pool.map(best, queries, candidates))
+
+    def _margin(self, query: Vectors) -> float:
+        """What two scores of a document can differ by, twice: a sum of n float32 products is within
+        n x 2^-24 times the lengths of the two vectors, in any order (Higham, Accuracy and Stability
+        of Numerical Algorithms, 3.1)."""
+        tokens = np.atleast_2d(query)
+        lengths = float(np.linalg.norm(tokens, axis=1).sum()) * self._longest
+        return 4 * sum(tokens.shape) * 2**-24 * lengths
 
     def _scores(self, queries: Sequence[Vectors]) -> Any:
         torch, offsets = import_optional("torch"), self._documents.offsets
@@ -302,76 +353,79 @@ class TorchSearch:
         return torch.cat(blocks, dim=1)
 
 
-def maxsim(queries: Sequence[Vectors], documents: DocumentVectors) -> NDArray[np.float32]:
-    """Scores [queries, documents], in float32."""
-    tokens = np.vstack(queries).astype(np.float32, copy=False)
-    if documents.offsets is None:
-        return _products(tokens, documents.vectors)
-    starts = np.cumsum([0, *map(len, queries)])[:-1]
-    scores = np.empty((len(queries), len(documents)), np.float32)
-    for first, last in _blocks(documents.offsets, _PRODUCTS // max(1, len(tokens))):
-        begin, end = documents.offsets[first], documents.offsets[last]
-        rows = documents.vectors[begin:end].astype(np.float32, copy=False)
-        # Token by document token: neighbours in memory are reduced, which is faster.
-        largest = np.maximum.reduceat(
-            tokens @ rows.T, documents.offsets[first:last] - begin, axis=1
-        )
-        scores[:, first:last] = np.add.reduceat(largest, starts, axis=0)
-    return scores
-
-
-def scores_of(
-    query: Vectors, documents: DocumentVectors, numbers: NDArray[np.int32]
+def maxsim(
+    queries: Sequence[Vectors], documents: DocumentVectors, numbers: NDArray[Any] | None = None
 ) -> NDArray[np.float32]:
-    """The scores of the documents of these numbers: those of `maxsim`, but for the rounding of
-    matrix products in float32, which depends on their shapes."""
-    if documents.offsets is None:
-        return _products(query[None], documents.vectors[numbers])[0]
-    first, sizes = documents.offsets[numbers], np.diff(documents.offsets)[numbers]
-    bounds = np.concatenate([[0], np.cumsum(sizes)])
-    scores = np.empty(len(numbers), np.float32)
-    for begin, end in _blocks(bounds, _PRODUCTS // max(1, len(query))):
-        own = bounds[begin : end + 1] - bounds[begin]
-        rows = np.repeat(first[begin:end] - own[:-1], sizes[begin:end]) + np.arange(own[-1])
-        part = DocumentVectors(documents.vectors[rows], own)
-        scores[begin:end] = maxsim([query], part)[0]
+    """Scores [queries, documents] in float32, of all documents or of those of these numbers.
+
+    A score depends on its query and its document alone: equal documents have equal scores,
+    whatever else is scored. Products of matrices would round by their shapes."""
+    tokens = np.vstack(queries).astype(np.float32, copy=False)
+    starts = np.concatenate([[0], np.cumsum([len(np.atleast_2d(query)) for query in queries])])
+    bounds = documents.bounds(numbers)
+    scores = np.empty((len(queries), len(bounds) - 1), np.float32)
+
+    def score(part: tuple[int, int]) -> None:
+        first, last = part
+        rows = documents.rows(first, last, numbers).astype(np.float32, copy=False)
+        own = bounds[first : last + 1] - bounds[first]
+        _score(tokens, starts, rows, own, scores[:, first:last])
+
+    parts = list(_blocks(bounds, _ROWS))
+    if len(parts) == 1:
+        score(parts[0])
+    else:
+        with ThreadPoolExecutor(cores()) as pool:
+            list(pool.map(score, parts))
     return scores
-
-
-def _products(queries: NDArray[np.float32], documents: Vectors) -> NDArray[np.float32]:
-    """Dot products [queries, documents]. Those of few queries take the time that reading the
-    documents takes, where BLAS needs twice as long and more."""
-    if len(queries) > _FEW or documents.dtype != np.float32:
-        return np.asarray(queries @ documents.T, np.float32)
-    products = np.empty((len(queries), len(documents)), np.float32)
-    threads = min(cores(), 1 + len(queries) * documents.size // _PART)
-    bounds = np.linspace(0, len(documents), threads + 1).astype(int).tolist()
-
-    def multiply(part: tuple[int, int]) -> None:
-        _multiply(queries, documents, products, *part)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(multiply, pairwise(bounds)))
-    return products
 
 
 @compiled_for_sums
-def _multiply(
-    queries: NDArray[np.float32],
-    documents: NDArray[np.float32],
-    products: NDArray[np.float32],
-    first: int,
-    last: int,
+def _score(
+    tokens: NDArray[np.float32],
+    starts: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    bounds: NDArray[np.int64],
+    scores: NDArray[np.float32],
 ) -> None:
-    """For the documents from `first` to `last - 1`, each of which is read once for all queries."""
-    for row in range(first, last):
-        document = documents[row]
-        for number in range(len(queries)):
-            query = queries[number]
-            product = np.float32(0)
-            for i in range(len(query)):
-                product += document[i] * query[i]
-            products[number, row] = product
+    """Query `i` has the tokens `starts[i]:starts[i + 1]`, document `j` the rows
+    `bounds[j]:bounds[j + 1]`. Four tokens at a time are multiplied by each row of some documents,
+    which the processor's cache holds meanwhile."""
+    count, dimensions = tokens.shape
+    largest = np.empty((_TILE, count), np.float32)
+    first, last = 0, 1
+    while first < len(bounds) - 1:
+        while last < len(bounds) - 1 and bounds[last + 1] - bounds[first] <= _TILE:
+            last += 1
+        for token in range(0, count, 4):
+            # The last token is multiplied again where there are no four.
+            second, third, fourth = (
+                min(token + 1, count - 1),
+                min(token + 2, count - 1),
+                min(token + 3, count - 1),
+            )
+            a, b, c, d = tokens[token], tokens[second], tokens[third], tokens[fourth]
+            for document in range(first, last):
+                of_a = of_b = of_c = of_d = np.float32(-np.inf)
+                for number in range(bounds[document], bounds[document + 1]):
+                    row = rows[number]
+                    with_a = with_b = with_c = with_d = np.float32(0)
+                    for i in range(dimensions):
+                        with_a += row[i] * a[i]
+                        with_b += row[i] * b[i]
+                        with_c += row[i] * c[i]
+                        with_d += row[i] * d[i]
+                    of_a, of_b = max(of_a, with_a), max(of_b, with_b)
+                    of_c, of_d = max(of_c, with_c), max(of_d, with_d)
+                own = largest[document - first]
+                own[token], own[second], own[third], own[fourth] = of_a, of_b, of_c, of_d
+        for document in range(first, last):
+            for query in range(len(starts) - 1):
+                score = np.float32(0)
+                for token in range(starts[query], starts[query + 1]):
+                    score += largest[document - first, token]
+                scores[query, document] = score
+        first, last = last, last + 1
 
 
 def _best(scores: NDArray[np.float32], depth: int) -> TopK:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.index_folder import (
     Shard,
-    is_index,
+    check_target,
     of_other_units,
     read_manifest,
     shard_number,
@@ -86,6 +86,7 @@ def build_index(
     units: Iterable[Unit],
     path: Path,
     *,
+    overwrite: bool = False,
     analyzer: str = "english",
     memory_mb: int = 1024,
     corpus_fingerprint: str = "",
@@ -97,11 +98,11 @@ def build_index(
     """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`.
     `analysed` gives, for a work folder, what was analysed before; None: the texts are analysed."""
     check_int("memory_mb", memory_mb, ge=LEAST_MEMORY_MB)
-    _check_target(path)
+    check_target(path, KIND, overwrite=overwrite)
     if (known := total or length_hint(units)) > LARGEST_INDEX:
         raise too_many(known)
     analysis = make_analyzer(analyzer)
-    with clear_errors(path), atomic_folder(path) as folder:
+    with clear_errors(path), atomic_folder(path, replace=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
         memory = memory_mb * MB
@@ -145,15 +146,6 @@ def too_many(units: int) -> InputError:
         valid=f"at most {LARGEST_INDEX:,} in one lexical index",
         do="choose a larger unit, or split the corpus",
     )
-
-
-def _check_target(path: Path) -> None:
-    empty = path.is_dir() and not any(path.iterdir())
-    if path.exists() and not empty and not is_index(path, KIND):
-        raise InputError(
-            f"'{path}' exists and is not a lexical index; it would be replaced",
-            do="name another folder, or remove this one",
-        )
 
 
 @contextmanager
@@ -493,7 +485,7 @@ def analyse_shard(
     analysis = make_analyzer(analyzer)
     if _shard_batches(shard.folder(path), analysis, corpus_fingerprint) is not None:
         return
-    with clear_errors(path), atomic_folder(shard.folder(path)) as folder:
+    with clear_errors(path), atomic_folder(shard.folder(path), replace=True) as folder:
         own = track(shard.of(units), f"analysing {shard}", length_hint(units) // shard.count)
         memory = memory_mb * MB
         texts = read_texts(own, folder, memory, keep_texts=False, least=0)

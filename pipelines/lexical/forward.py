@@ -116,7 +116,7 @@ def _is_of(folder: Path, fingerprint: str, arrays: Arrays) -> bool:
 
 def _write(folder: Path, arrays: Arrays, limit: int, fingerprint: str) -> None:
     offsets = _offsets(arrays, limit)
-    with atomic_folder(folder) as partial:
+    with atomic_folder(folder, replace=True) as partial:
         array_path(partial, "offsets").write_bytes(offsets.tobytes())
         with (
             array_path(partial, "terms").open("wb") as terms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from operator import length_hint
@@ -17,7 +17,13 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
-from soundingline.pipelines.index_folder import MANIFEST, TermIndex, read_manifest
+from soundingline.pipelines.index_folder import (
+    MANIFEST,
+    Documents,
+    TermIndex,
+    as_units,
+    read_manifest,
+)
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.bm25 import (
     ScoreBuffers,
@@ -67,7 +73,6 @@ if TYPE_CHECKING:
 
 
 _FIELDS = ("text", "title")
-_ROW = ("docno", "text", "title")
 _AT_ONCE = 1000  # documents
 _CACHED_TABLES = 8  # of a model's newest settings
 _MANY = 1_000_000
@@ -88,42 +93,6 @@ class _Term(NamedTuple):
     @property
     def postings(self) -> slice:
         return slice(self.first, self.first + self.document_frequency)
-
-
-def as_units(documents: Any) -> Iterable[Unit]:
-    """The units of a frame with the columns `docno`, `text` and perhaps `title`, whose missing
-    values are empty texts, or of an iterable of what `as_unit` takes."""
-    if isinstance(documents, pd.DataFrame):
-        if missing := [name for name in _ROW[:2] if name not in documents.columns]:
-            raise InputError(
-                f"the frame has no column {' and no column '.join(missing)}; its columns are "
-                f"{', '.join(map(str, documents.columns))}",
-                valid="docno, text and perhaps title",
-                do="rename them: frame.rename(columns={'id': 'docno'})",
-            )
-        if (absent := documents["docno"].isna().to_numpy()).any():
-            raise InputError(f"row {absent.argmax()} of the frame has no docno", valid="unique ids")
-        rows = documents[[name for name in _ROW if name in documents.columns]]
-        filled = rows.astype(object).where(rows.notna(), "")
-        return (as_unit(row._asdict()) for row in filled.itertuples(index=False))
-    if not isinstance(documents, Iterable) or isinstance(documents, (str, bytes, Mapping)):
-        raise InputError(
-            f"the documents came as {documents!r:.100}",
-            valid="a frame with the columns docno and text, or an iterable of dicts or Units",
-        )
-    return map(as_unit, documents)
-
-
-def as_unit(row: Unit | Mapping[str, Any]) -> Unit:
-    """A unit as it is, or a row of PyTerrier's (`docno`, `text`, perhaps `title`) as one."""
-    if isinstance(row, Unit):
-        return row
-    try:
-        return Unit(str(row["docno"]), str(row.get("title") or ""), str(row["text"] or ""))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"a document came as {row!r:.200}", valid="a mapping with docno and text, or a Unit"
-        ) from error
 
 
 class LexicalIndex(TermIndex, pt.Artifact):
@@ -181,9 +150,10 @@ class LexicalIndex(TermIndex, pt.Artifact):
     @check_call
     def build(
         cls,
-        units: pd.DataFrame | Iterable[Unit | Mapping[str, Any]],
+        units: Documents,
         path: str | Path,
         *,
+        overwrite: bool = False,
         analyzer: str = "english",
         memory_mb: int = 1024,
         corpus_fingerprint: str = "",
@@ -199,7 +169,9 @@ class LexicalIndex(TermIndex, pt.Artifact):
         Args:
             units: a frame with the columns `docno`, `text` and perhaps `title`, or an iterable of
                 dicts with these keys or of `Unit`s.
-            path: the folder, which appears when it is complete and replaces an older index.
+            path: the folder, which appears when it is complete.
+            overwrite: whether the index replaces an older lexical index at `path`, when it is
+                complete.
             analyzer: the name of an analyzer; see `make_analyzer`.
             memory_mb: bounds the memory of the build, apart from the text that is being analysed
                 and about 35 bytes a unit.
@@ -208,17 +180,20 @@ class LexicalIndex(TermIndex, pt.Artifact):
             keep_texts: whether the index stores the texts, so that re-rankers find them.
 
         Raises:
-            InputError: for documents of another form, an empty corpus, 2^31 units or more (before
-                any work if their number is known), a repeated `unit_id`, a full disk, an unknown
-                analyzer. Whatever the iterable raises passes through. In each case nothing is left.
+            InputError: for a `path` that holds anything (but see `overwrite`), documents of another
+                form, a `docno` or a text that is neither text nor a whole number, an empty corpus,
+                2^31 units or more (before any work if their number is known), a repeated `unit_id`,
+                a full disk, an unknown analyzer. Whatever the iterable raises passes through. In
+                each case nothing is left.
         """
         build_index(
             as_units(units),
             Path(path),
+            overwrite=overwrite,
             analyzer=analyzer,
             memory_mb=memory_mb,
             corpus_fingerprint=corpus_fingerprint,
-            total=len(units) if total is None and isinstance(units, Sized) else total,
+            total=total,
             description=description,
             keep_texts=keep_texts,
         )
@@ -494,6 +469,10 @@ class TextLoader(ByArguments, pt.Transformer):
         if unknown := sorted(set(self.fields) - set(_FIELDS)):
             raise InputError(f"the index has no {', '.join(unknown)}", valid=", ".join(_FIELDS))
 
+    def fuse_rank_cutoff(self, k: int) -> pt.Transformer:
+        """Texts of the first `k` rows alone; PyTerrier's optimiser calls it."""
+        return pt.RankCutoff(k) >> self
+
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.columns(inp, includes=["docno"])
         try:
@@ -521,19 +500,21 @@ class LexicalIndexer(ByArguments, pt.Indexer):
         self,
         path: str | Path,
         *,
+        overwrite: bool = False,
         analyzer: str = "english",
         memory_mb: int = 1024,
         keep_texts: bool = True,
     ) -> None:
         make_analyzer(analyzer)
         self.path, self.analyzer, self.memory_mb = Path(path), analyzer, memory_mb
-        self.keep_texts = keep_texts
+        self.overwrite, self.keep_texts = overwrite, keep_texts
 
     def index(self, iter: Iterable[Mapping[str, Any]], **kwargs: Any) -> LexicalIndex:
         """Index the rows, in their order, and open the result; see `LexicalIndex.build`."""
         return LexicalIndex.build(
             iter,
             self.path,
+            overwrite=self.overwrite,
             analyzer=self.analyzer,
             memory_mb=self.memory_mb,
             keep_texts=self.keep_texts,
@@ -580,10 +561,11 @@ class LexicalEngine:
         return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
 
     def build(
-        self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str, shards: int = 1
+        self, units: Documents, path: str | Path, *, corpus_fingerprint: str, shards: int = 1
     ) -> None:
         """See `LexicalIndex.build`. If `shards` is above 1, nothing is analysed: the index is made
         of what `build_shard` has made; `InputError` for missing shards."""
+        units = as_units(units)
         settings: dict[str, Any] = {
             "analyzer": self.analyzer,
             "memory_mb": self.memory_mb,
@@ -598,19 +580,19 @@ class LexicalEngine:
         merged.remove()
 
     def build_shard(
-        self, units: Iterable[Unit], path: Path, shard: Shard, *, corpus_fingerprint: str
+        self, units: Documents, path: str | Path, shard: Shard, *, corpus_fingerprint: str
     ) -> None:
         """Analyse those of all `units` that belong to a shard, for an index at `path` that `build`
         makes of all shards. Several processes may analyse different shards at once."""
         settings = self.analyzer, self.memory_mb, corpus_fingerprint
-        analyse_shard(units, Path(path), shard, *settings)
+        analyse_shard(as_units(units), Path(path), shard, *settings)
 
-    def missing_shards(self, path: Path, count: int, corpus_fingerprint: str) -> list[int]:
+    def missing_shards(self, path: str | Path, count: int, corpus_fingerprint: str) -> list[int]:
         """The numbers of the shards that `build` would lack."""
         shards = read_shards(Path(path), count, self.analyzer, corpus_fingerprint)
         return [number for number, (_, batches) in enumerate(shards) if batches is None]
 
-    def open(self, path: Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
 
     def notice(self, units: int) -> str:

@@ -26,7 +26,7 @@ import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import checked_weights
-from soundingline.pipelines.stage import ByArguments
+from soundingline.pipelines.stage import ByArguments, as_pyterrier, topic_columns
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
 _TERM = re.compile(r"[a-z0-9]{2,20}")
@@ -40,7 +40,7 @@ class Feedback(ByArguments, pt.Transformer):
     The input is rankings by `index` (`qid`, `docno`, `score`, `rank`) with `query` or with
     `query_toks` (index term -> weight), which is read if both are there. The output has a row for
     each query with a result: `query_toks` is the new query, `query` the old one, which `query_0`
-    repeats. Columns whose name begins with `q`, and `reasoning`, are copied.
+    repeats. The other columns of the query (`pt.model.query_columns`) and `reasoning` are copied.
 
     If phrases enrich the documents of `index`, feedback reads the documents without them. The
     documents of a frame are read in one walk through the postings.
@@ -68,15 +68,16 @@ class Feedback(ByArguments, pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         with pt.validate.any(inp) as valid:
-            valid.result_frame(extra_columns=["query_toks", "score", "rank"])
             valid.result_frame(extra_columns=["query", "score", "rank"])
+            valid.result_frame(extra_columns=["query_toks", "score", "rank"])
+        inp = as_pyterrier(inp)
         best = inp.sort_values("rank", kind="stable").groupby("qid", sort=False).head(self.fb_docs)
         vectors = self._vectors(best["docno"].tolist())
         scores = _document_weights(best["score"])
         rows_of = best.reset_index(drop=True).groupby("qid", sort=False).indices
         first = inp.drop_duplicates("qid")
-        columns = [name for name in inp.columns if name.startswith("q") or name == "reasoning"]
-        out = first[columns].reset_index(drop=True)
+        columns = topic_columns(inp)
+        out = first[["qid", *columns]].reset_index(drop=True)
         if "query_toks" in inp.columns:
             queries = list(map(checked_weights, first["query_toks"]))
         else:

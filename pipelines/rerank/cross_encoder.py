@@ -17,6 +17,7 @@ from soundingline.pipelines.models import (
     Checkpoint,
     check_length,
     fitting,
+    in_float32,
     least_window,
     pack_linear_layers,
     readable,
@@ -183,12 +184,11 @@ class CrossEncoder(NeuralReranker):
         network, _ = self._checkpoint.load(self.placement.device, self.placement.dtype)
         # A model that looks for the last token of a text finds padding by its number.
         network.config.pad_token_id = self._inputs.pad
-        # The head in float32, because bfloat16 would give unlike texts the same score.
         for module in network.children():
             if module is not network.base_model:
-                module.float().register_forward_pre_hook(_in_float32)
+                in_float32(module)
         if pooler := getattr(network.base_model, "pooler", None):
-            pooler.float().register_forward_pre_hook(_in_float32)
+            in_float32(pooler)
         pack_linear_layers(network.base_model)
         return network
 
@@ -206,8 +206,3 @@ def check_labels(config: Any, model: str) -> None:
             f"'{model}' is a classifier with {config.num_labels} labels",
             valid="one label (a score), or two (irrelevant, relevant)",
         )
-
-
-def _in_float32(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    is_tensor = import_optional("torch").is_tensor
-    return tuple(value.float() if is_tensor(value) else value for value in arguments)

@@ -138,6 +138,7 @@ class Listwise(HeadReranker):
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
+    depth: int | None = 50
     window: int = 20
     step: int = 10
     passes: int = 1

@@ -18,6 +18,7 @@ from soundingline.pipelines.models import (
     Checkpoint,
     check_kind,
     fitting,
+    in_float32,
     least_window,
     opening,
     pack_linear_layers,
@@ -179,17 +180,18 @@ class MonoT5(NeuralReranker):
         tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
         tokenizer.no_truncation()  # The last call has set how it truncates.
         checkpoint, precision = self._checkpoint.fingerprint, self.placement.precision
-        return fingerprint("monot5", checkpoint, tokenizer.to_str(), precision, self._limit)
+        # 2: the output layer computes in float32.
+        return fingerprint("monot5", 2, checkpoint, tokenizer.to_str(), precision, self._limit)
 
     def _logits(self, network: Any, inputs: Sequence[MonoT5Input]) -> Tensor:
-        device = self.placement.device
+        torch, device = import_optional("torch"), self.placement.device
         start = network.config.decoder_start_token_id
         logits = network(
             **padded([each.ids for each in inputs], 0, device),
-            decoder_input_ids=import_optional("torch").full((len(inputs), 1), start, device=device),
+            decoder_input_ids=torch.full((len(inputs), 1), start, device=device),
             use_cache=False,
-        ).logits[:, 0, self._inputs.answers]
-        scores: Tensor = logits.float().log_softmax(dim=-1)[:, 0]
+        ).logits[:, 0]
+        scores: Tensor = torch.nn.functional.logsigmoid(logits[:, 0] - logits[:, 1])
         return scores
 
     @shared_property
@@ -229,7 +231,16 @@ class MonoT5(NeuralReranker):
             network.to(place.device, place.dtype)
             pack_linear_layers(network.encoder)
             pack_linear_layers(network.decoder)
+            network.set_output_embeddings(self._answers_of(network.get_output_embeddings()))
         return network
+
+    def _answers_of(self, vocabulary: Any) -> Any:
+        """The two rows of the output layer that answer, in float32."""
+        torch = import_optional("torch")
+        weight = vocabulary.weight[list(self._inputs.answers)].detach()
+        answers = torch.nn.Linear(weight.shape[1], 2, bias=False, device=weight.device)
+        answers.weight = torch.nn.Parameter(weight)
+        return in_float32(answers)
 
     @shared_property
     def _inputs(self) -> MonoT5Prompts:  # type: ignore[override]

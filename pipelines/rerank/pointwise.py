@@ -82,7 +82,7 @@ class Pointwise(HeadReranker):
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
-    depth: int = 200
+    depth: int | None = 200
     score: str = "generated"
     prompt: str | None = None
     max_characters: int = 4000

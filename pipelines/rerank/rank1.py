@@ -81,6 +81,7 @@ class Rank1(Reranker):
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
+    depth: int | None = 50
     max_tokens: int = 2000
     context_window: int = 4000
     prompt_tokens: int | None = None

@@ -24,7 +24,14 @@ import pyterrier as pt
 from soundingline.pipelines.cache import ResultCache, text_hash
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.models import Placement, in_batches, own_length, within_memory
-from soundingline.pipelines.stage import Counts, MadeOnce, Stage, Texts, shared_property
+from soundingline.pipelines.stage import (
+    Counts,
+    MadeOnce,
+    Stage,
+    Texts,
+    as_pyterrier,
+    shared_property,
+)
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -91,22 +98,27 @@ class HeadReranker(Stage, ABC):
     """Gives the best `depth` rows of each query new scores; the other rows stay below them in the
     retriever's order (see `merge_head_and_tail`). A subclass implements `score_head`.
 
-    The columns of the input are `qid`, `query`, `docno`, `score`, and `rank` (without it `score`
-    gives the order). The text of a row is its column `text`, or what `texts` returns for its docno.
-    The output has the same columns and rows with new `score` and `rank`. `InputError` if there is
-    no text to score, and for a docno that `texts` does not know.
+    The columns of the input are `qid`, `query`, `docno`, and `rank` or `score`, which give the
+    order. Without these two the rows are a set, as PyTerrier's `|` and `&` make it, and all of them
+    are scored. The text of a row is its column `text`, or what `texts` returns for its docno. The
+    output has the same columns and rows with new `score` and `rank`. `InputError` if there is no
+    text to score, and for a docno that `texts` does not know.
 
     Args:
-        depth: Rows of each query to score, at least 1.
+        depth: Rows of each query to score, at least 1; None for all.
         texts: A function from docnos to units, such as `store.texts`. The default are the texts of
             the collection, or of the lexical index that the ranking comes from.
     """
 
-    depth: int = 50
+    depth: int | None = None
     texts: Texts | None = None
 
+    needs_text: ClassVar[bool] = True
+    """Whether a ranking is refused if there are no texts."""
+
     def __post_init__(self) -> None:
-        check_int("depth", self.depth)
+        if self.depth is not None:
+            check_int("depth", self.depth, do="set it to null for all rows")
 
     @abstractmethod
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
@@ -115,34 +127,27 @@ class HeadReranker(Stage, ABC):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Re-rank the queries of a frame; all of their heads are scored together."""
+        inp = as_pyterrier(inp)
         texts = self.texts or (self.collection.texts if self.collection else None)
         path = inp.attrs.get(ATTRIBUTE)
         if not texts and isinstance(path, str) and Path(path).is_dir():
             texts = _opened(path).texts
         self._check_columns(inp, texts)
-        head, tail = split_head(inp, self.depth or max(1, len(inp)))
-        if len(head):
-            scores = self.score_head(head, _texts_of(head, texts))
-            head = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
+        ordered = not {"rank", "score"}.isdisjoint(inp.columns)
+        head, tail = split_head(inp, self.depth if self.depth and ordered else max(1, len(inp)))
+        scores = self.score_head(head, _texts_of(head, texts)) if len(head) else []
+        head = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
         return merge_head_and_tail(head, tail)
-
-    def _identity(self) -> Any:
-        return self.fingerprint, self.depth, self.texts
 
     def _check_columns(self, frame: pd.DataFrame, texts: Texts | None) -> None:
         """`InputError` if there is no text to read and for queries that are no text; PyTerrier's
         error for other missing columns."""
-        needed = ["query", "score"] if texts else ["query", "score", "text"]
+        needed = ["query", "text"] if self.needs_text and not texts else ["query"]
         if {"qid", "docno", *needed} - set(frame.columns) == {"text"}:
             if frame.empty:
                 # PyTerrier inspects pipelines with such frames, which come from no index.
                 return
-            raise InputError(
-                f"the ranking has no text for {self!r} to read",
-                valid="a column text, or a re-ranker with texts",
-                do=f"give {type(self).__name__} texts=store.texts, or put pt.text.get_text "
-                "before it",
-            )
+            raise _no_texts(self)
         pt.validate.result_frame(frame, extra_columns=needed, context=self)
         for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
             if not isinstance(query, str):
@@ -162,6 +167,10 @@ class Reranker(HeadReranker):
     thread computes become the next batch. Equal pairs of a batch are scored once. If a batch fails,
     its requests are scored one by one, so that an error reaches only the thread whose pairs cause
     it. Pairs with a cached score do not wait.
+
+    A stage without `depth` gives every row a score of the model, so that a cache of scores may hold
+    them: `RerankHead(ScorerCache("scores", MonoT5()), depth=50)` with pyterrier-caching. With a
+    `depth`, the scores of the rows below it only continue the ranking; cache these by `cache`.
 
     Args:
         depth, texts: See `HeadReranker`.
@@ -198,7 +207,7 @@ class Reranker(HeadReranker):
                 valid="truncate",
                 do="set long_documents=truncate, or index passages",
             )
-        label = f"{type(self).__name__} %{self.depth}"
+        label = type(self).__name__ + (f" %{self.depth}" if self.depth else "")
         self.schematic = {**type(self).schematic, "label": label}
         # Bound copies are shallow: all of these are shared between them.
         self._shared, self._caches, self._queue = MadeOnce(), MadeOnce(), _Queue()
@@ -380,8 +389,10 @@ class Reranker(HeadReranker):
             # A class without a file, which may change at any time: cached in this process alone.
             return f"{threading.get_native_id()} {time.time_ns()}"
 
-    def _identity(self) -> Any:
-        return *super()._identity(), self.long_documents
+    def _lasting(self, argument: str) -> tuple[str, ...]:
+        # The model does not depend on the arguments that all re-rankers have.
+        shared = ("_shared", "_caches", "_queue", "count", "_counts")
+        return shared if argument in Reranker.__dataclass_fields__ else ()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -410,6 +421,7 @@ class NeuralReranker(Reranker):
     batch_tokens: int | None = None
     max_length: int | None = None
 
+    extra = "rerank"
     busy_tokens: ClassVar[Mapping[str, int]] = Placement.busy_tokens
     """The default of `batch_tokens` by type of device."""
 
@@ -465,8 +477,10 @@ class RerankHead(HeadReranker):
     rows stay below them. Columns, `texts` and `InputError`s are those of `HeadReranker`.
 
     Args:
-        stage: The re-ranker. Its input has the columns `qid`, `query`, `docno`, `text`, `score`,
-            `rank` and all others of the ranking. A row that it leaves out is put at the head's end.
+        stage: The re-ranker. Its input is the head, with all columns of the ranking, and with
+            `text` if there are texts. It may return them in any order and with any other columns;
+            rows that share a docno are told apart by their order. A row that it leaves out is put
+            at the head's end.
         depth: Rows of each query to score; None for all.
 
     Example:
@@ -476,32 +490,35 @@ class RerankHead(HeadReranker):
     """
 
     stage: pt.Transformer = field(kw_only=False)
-    depth: int | None = None  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        if self.depth is not None:
-            super().__post_init__()
+    # A Terrier retriever, for example, scores the documents of its index.
+    needs_text: ClassVar[bool] = False
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        # Rows by a key of our own: docnos may repeat, and the stage may change order and columns.
-        keys = [str(row) for row in range(len(head))]
-        rows = head.assign(docno=keys, text=texts)
-        scored = self.stage.transform(rows.reset_index(drop=True))
-        scores = scored.drop_duplicates("docno").set_index("docno")["score"]
-        return scores.reindex(keys).tolist()  # type: ignore[no-any-return]
-
-    def _identity(self) -> Any:
-        return *super()._identity(), self.stage
+        has_text = "text" in head.columns or any(texts)
+        rows = head.assign(text=texts) if has_text else head
+        try:
+            scored = self.stage.transform(rows.reset_index(drop=True))
+        except KeyError as error:
+            if not has_text and error.args == ("text",):
+                raise _no_texts(self) from error
+            raise
+        scores = pd.Series(scored["score"].tolist(), _rows_by_document(scored), dtype=float)
+        return scores.reindex(_rows_by_document(head)).tolist()  # type: ignore[no-any-return]
 
 
 def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The best `depth` rows of each query, and the other rows, by `rank`, or by `score` without it.
-    Both parts come query by query (in the order of their first rows), best first; rows of equal
-    rank or score keep their order."""
+    """The best `depth` rows of each query, and the other rows, by `rank`, or by `score` without it,
+    or in their order without both. Both parts come query by query (in the order of their first
+    rows), best first; rows of equal rank or score keep their order."""
     queries = pd.factorize(frame["qid"])[0]
     # lexsort is stable, and puts what is not a number last.
-    by = frame["rank"] if "rank" in frame.columns else -frame["score"].astype(float)
-    order = np.lexsort((by.to_numpy(dtype=float), queries))
+    by = np.zeros(len(frame))
+    if "rank" in frame.columns:
+        by = frame["rank"].to_numpy(dtype=float)
+    elif "score" in frame.columns:
+        by = -frame["score"].to_numpy(dtype=float)
+    order = np.lexsort((by, queries))
     queries = queries[order]
     in_head = np.arange(len(order)) - np.searchsorted(queries, queries) < depth
     return frame.iloc[order[in_head]], frame.iloc[order[~in_head]]
@@ -542,6 +559,23 @@ def merge_head_and_tail(head: pd.DataFrame, tail: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _rows_by_document(frame: pd.DataFrame) -> pd.MultiIndex:
+    """A key of each row: its qid and docno, and how many rows before it have the same."""
+    keys = frame[["qid", "docno"]].astype(str)
+    return pd.MultiIndex.from_frame(keys.assign(row=keys.groupby(["qid", "docno"]).cumcount()))
+
+
+def _no_texts(stage: HeadReranker) -> InputError:
+    name = type(stage).__name__
+    return InputError(
+        f"the ranking has no text for {stage} to read",
+        valid="a column text, a re-ranker with texts, or the frame that a lexical index with texts "
+        "returned (fusion, link expansion, caches, lists and files of rankings keep no texts)",
+        do=f"write {name}(texts=index.texts), or texts=store.texts; or put pt.text.get_text(index) "
+        "before it",
+    )
+
+
 @lru_cache(maxsize=16)
 def _opened(path: str) -> "LexicalIndex":
     from soundingline.pipelines.lexical.index import LexicalIndex  # here, because it imports numba
@@ -555,9 +589,11 @@ def _texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:
     if "text" in frame.columns:
         return [text if isinstance(text, str) else "" for text in frame["text"].tolist()]
     docnos = list(map(str, frame["docno"].tolist()))
+    if texts is None:
+        return [""] * len(docnos)
     different = list(dict.fromkeys(docnos))
     try:
-        units = texts(different) if texts and different else []
+        units = texts(different) if different else []
     except KeyError as error:
         raise InputError(
             f"the ranking names {error}, which the document store lacks",

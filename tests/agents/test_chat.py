@@ -4,6 +4,7 @@ Models that keep to no protocol: what the harness asks of them, and what it take
 import asyncio
 import json
 import math
+import re
 import threading
 import time
 from dataclasses import replace
@@ -26,7 +27,7 @@ from soundingline.toolkit.llm import ModelError, SamplingParams, ToolCall, Turn,
 from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.prices import Price, UsageTotals
 from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
@@ -301,7 +302,7 @@ def test_no_answer_is_demanded_without_room_or_money_for_one(limits, usage, want
 
 
 def test_the_end_of_the_runs_money_is_distinguished():
-    ledger = Ledger(cap=1.0, spent_before=1.0)
+    ledger = Ledger(cap=1.0, earlier={"agent": UsageTotals(dollars=1.0)})
     trajectory = ask(ScriptedModel(), price=PRICE, ledger=ledger)
     assert ended(trajectory) == ("out_of_money", RUN_OUT_OF_MONEY)
 
@@ -349,7 +350,7 @@ def test_a_truncated_reply_is_stored_without_its_half_call():
     assert trajectory.usage["output_tokens"] == 57
 
 
-@pytest.mark.parametrize("prompt", ["pi_serini", "browsecomp_plus", "document_list", "grep"])
+@pytest.mark.parametrize("prompt", ["pi_serini", "browsecomp_plus", "document_list", "neutral"])
 @pytest.mark.parametrize("section", UNUSABLE)
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_useless_reply_is_asked_for_again_and_offered_a_call_only_while_tools_are_open(
@@ -431,7 +432,7 @@ def test_a_drop_of_cached_tokens_is_reported_with_its_request():
 
 
 @pytest.mark.parametrize(
-    ("name", "more"), [("pi_serini", []), ("browsecomp_plus", ["question_with_reader"])]
+    ("name", "more"), [("pi_serini", ["tools"]), ("browsecomp_plus", ["question_with_reader"])]
 )
 def test_each_policy_has_all_sections_and_asks_for_the_answer_format(name, more):
     prompt = load_prompt(name)
@@ -453,9 +454,61 @@ def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
+def opened(interface, **settings):
+    return interface(**settings).open(WordBackend(TEXTS), store_of(CORPUS))
+
+
+def rules_of(session, **arguments):
+    system, _ = ChatAgent(**arguments).open(QUESTION, session).messages
+    return system["content"]
+
+
+def test_a_composed_prompt_has_the_sentences_of_the_tools_and_of_no_retriever():
+    browsing, top_k = opened(RankedBrowsing, reason_words=7), opened(TopK, k=3)
+    for session in (browsing, top_k):
+        rules = rules_of(session, prompt="neutral")
+        assert session.instructions() in rules and "\n\n\n" not in rules
+        assert "matched" not in rules
+        names = [spec["name"] for spec in session.specs()]
+        assert re.findall("^- (\\w+): ", rules, re.MULTILINE) == names
+    assert rules_of(browsing, prompt="neutral").count("in at most 7 words") == 1
+    assert "reason" not in top_k.instructions() and "3 best texts" in top_k.instructions()
+    told = {each: rules_of(top_k, prompt="neutral", queries=each) for each in ("words", "meaning")}
+    assert "\nQueries are matched by words: " in told["words"]
+    assert "\nQueries are matched by meaning: " in told["meaning"]
+    # What the tools say counts in the fingerprints of a run, where it is sent.
+    agent, paper = ChatAgent(prompt="neutral"), ChatAgent(prompt="pi_serini")
+    prints = {agent.tool_fingerprints(each)["prompt.tools"] for each in (browsing, top_k)}
+    assert len(prints) == 2 and paper.tool_fingerprints(browsing) == {}
+    with pytest.raises(InputError, match=r"queries=words, and the prompt pi_serini has no place"):
+        ChatAgent(prompt="pi_serini", queries="words")
+
+
+def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_has(tmp_path):
+    text, own = (FOLDER / "pi_serini.txt").read_text(), tmp_path / "own.txt"
+    own.write_text(text)
+    session = opened(RankedBrowsing)
+    assert rules_of(session, prompt=str(own)) == PROMPT["system"]
+    refused = r"names search\(reason\), read_search_results, read_document, which .*search\(query\)"
+    with pytest.raises(InputError, match=refused):
+        ChatAgent(prompt=str(own)).check_tool(opened(TopK))
+    # Without the section `tools`, names with an underscore count.
+    own.write_text(re.sub("=== tools ===.*?(?====)", "", text, flags=re.DOTALL))
+    ChatAgent(prompt=str(own)).check_tool(session)
+    with pytest.raises(InputError, match="names search_id, read_search_results, read_document"):
+        ChatAgent(prompt=str(own)).check_tool(opened(TopK))
+    # An empty one names none.
+    own.write_text(text.replace(f"=== tools ===\n{PROMPT['tools']}", "=== tools ==="))
+    ChatAgent(prompt=str(own)).check_tool(opened(TopK))
+    for name in ("neutral", "pi_serini"):
+        with pytest.raises(InputError, match=r"an agent without tools.*agent.prompt=closed_book"):
+            ClosedBookAgent(prompt=name).check_tool(session)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"queries": "letters"}, "neutral, words, meaning"),
         ({"prompt": "pi_seryni"}, "pi_serini"),
         ({"prompt": "/nowhere/mine.txt"}, "browsecomp_plus"),
         ({"first_call": "browse"}, r"first_call.*'browse'"),

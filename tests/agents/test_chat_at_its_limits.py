@@ -28,7 +28,7 @@ from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn, Usage
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
-from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
+from soundingline.toolkit.llm.errors import BadRequest, ContextOverflow, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.local_servers import LlamaCppServer
 from soundingline.toolkit.llm.messages import user
@@ -496,6 +496,130 @@ def test_an_answer_that_too_little_room_cut_off_is_asked_for_with_more_room():
     second, third = (asked.settings.max_output_tokens for asked in model.requests[1:])
     assert second < 5_000 and third == 5_000
     assert len(model.requests[2].messages) < len(model.requests[1].messages)
+
+
+def overflow(window=None):
+    error = ContextOverflow("too long")
+    error.window = window
+    return error
+
+
+def questions(model, session, count=1, longest=None, **limits):
+    """Questions of one run, one after the other."""
+    sampling = SamplingParams(max_output_tokens=longest)
+    agent = ChatAgent(model=model, settings=sampling, budget=Budget(**limits))
+    return [asyncio.run(agent.run(QUESTION, session())) for _ in range(count)]
+
+
+def test_the_window_that_a_refusal_names_is_kept_for_the_run():
+    model = ScriptedModel(
+        *(looking(2_000, 10), looking(7_500, 10), overflow(10_000), saying(usage=used(2_000, 9))),
+        *(looking(2_000, 10), looking(7_500, 10), saying(usage=used(7_600, 9))),
+    )
+    first, second = questions(model, lambda: tool("mill"), 2, answer_tokens=2_500)
+    assert (first.status, first.reason) == (OUT, "context_overflow")
+    # The second question ends before a refusal.
+    assert (second.status, second.reason) == (OUT, "context_window")
+    assert first.answer.exact == second.answer.exact == "Torvald Brekke"
+    assert len(model.requests) == 7
+
+
+def test_a_question_under_way_knows_the_window_that_another_one_met():
+    def choose(messages, settings):
+        if settings.tool_choice == "none":
+            return saying()
+        turn = sum(message["role"] == "assistant" for message in messages)
+        if "Which bridge?" in json.dumps(messages) and turn == 1:
+            raise overflow(10_000)
+        assert turn < 2, "the window is known by now"
+        return looking([2_000, 7_500][turn], 10)
+
+    agent = ChatAgent(model=ScriptedModel(choose=choose), budget=Budget(answer_tokens=2_500))
+
+    async def together():
+        asked = (Topic("a", "Which bridge?"), Topic("b", "Which mill?"))
+        return await asyncio.gather(*(agent.run(topic, tool("mill")) for topic in asked))
+
+    ends = [(each.status, each.reason) for each in asyncio.run(together())]
+    assert ends == [(OUT, "context_overflow"), (OUT, "context_window")]
+
+
+def test_exchanges_are_left_out_until_there_is_room_for_the_answer():
+    accepted = [2_000, 5_000, 9_000, 9_700]
+    model = ScriptedModel(*(looking(tokens, 10) for tokens in accepted), overflow(10_000), saying())
+    (trajectory,) = questions(model, lambda: tool("mill"), answer_tokens=4_000)
+    assert trajectory.answer.exact == "Torvald Brekke"
+    # A quarter of the answer's tokens does not fit behind 9,700 nor 9,000.
+    opening = len(model.requests[0].messages)
+    assert len(model.requests[-1].messages) == opening + 2 + 1
+    assert f"messages {opening + 3} to" in trajectory.warnings[0]
+
+
+@pytest.mark.parametrize("named", [5_000, 300], ids=["below what it accepted", "absurd"])
+def test_a_window_that_cannot_be_true_is_not_believed(named):
+    model = ScriptedModel(looking(8_000, 10), overflow(named), saying(), looking(), saying())
+    first, second = questions(model, lambda: tool("mill"), 2, answer_tokens=1_000)
+    assert first.answer.exact == "Torvald Brekke" and second.status == "completed"
+
+
+def test_replies_longer_than_the_window_that_a_refusal_names_are_an_error_with_what_to_set():
+    model = ScriptedModel(last=overflow(16_384))
+    (trajectory,) = questions(model, lambda: tool("mill"), longest=20_000)
+    assert (trajectory.status, trajectory.reason) == ("failed", "bad_request")
+    assert "window of 16384 tokens" in trajectory.traceback
+    assert "llm.context_window=16384" in trajectory.traceback and len(model.requests) == 1
+
+
+def test_a_refusal_in_unknown_words_near_the_end_of_the_window_is_an_overflow_once():
+    refusal = BadRequest("something is off")
+    model = ScriptedModel(looking(2_000, 10), looking(8_000, 10), refusal, saying())
+    (trajectory,) = questions(model, lambda: tool("mill"), answer_tokens=1_000, **TEN)
+    assert (trajectory.status, trajectory.reason) == (OUT, "context_overflow")
+    assert trajectory.answer.exact == "Torvald Brekke"
+    assert "something is off" in trajectory.warnings[0]
+    # Not far from the end, not without a window, and not a second time.
+    for steps, limits in (
+        ([looking(2_000, 10), refusal, saying()], TEN),
+        ([looking(2_000, 10), looking(8_000, 10), refusal, saying()], {}),
+        ([looking(2_000, 10), looking(8_000, 10), refusal, refusal, saying()], TEN),
+        ([refusal, saying()], {"context_window": 1_500}),
+    ):
+        model = ScriptedModel(*steps)
+        (trajectory,) = questions(model, lambda: tool("mill"), answer_tokens=1_000, **limits)
+        assert (trajectory.status, trajectory.reason) == ("failed", "bad_request")
+        assert len(model.requests) == len(steps) - 1
+
+
+CUT_OFF = Truncated("cut", turn=Turn(text="I think th", finish_reason="length"))
+
+
+@pytest.mark.parametrize(
+    ("again", "answered"),
+    [(saying(), True), (CUT_OFF, False), (ContextOverflow("full"), False)],
+    ids=["answered", "cut again", "refused"],
+)
+def test_a_forced_answer_that_ends_by_length_is_demanded_once_more_with_less(again, answered):
+    model = ScriptedModel(looking(1_000, 10), looking(2_000, 10), CUT_OFF, again, CUT_OFF)
+    (trajectory,) = questions(model, lambda: tool("mill"), turns=2)
+    assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns")
+    assert trajectory.answer.exact == ("Torvald Brekke" if answered else "")
+    assert answered or trajectory.answer.explanation == "I think th"
+    cut, shorter = model.requests[2], model.requests[3]
+    assert len(shorter.messages) < len(cut.messages) and shorter.settings.tool_choice == "none"
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Truncated("cut", turn=Turn(text=f"{ANSWER}\nAnd", finish_reason="length")),
+        Truncated("again", turn=Turn(text="mill mill mill", finish_reason="repetition")),
+    ],
+    ids=["after its last line", "because it repeats itself"],
+)
+def test_a_forced_answer_that_is_complete_or_repeats_itself_is_not_demanded_again(reply):
+    model = ScriptedModel(looking(1_000, 10), looking(2_000, 10), reply, saying("other"))
+    questions(model, lambda: tool("mill"), turns=2)
+    assert len(model.requests) == 3
 
 
 def test_a_reply_that_filled_the_window_is_no_answer_but_what_it_says_last_is():

@@ -486,7 +486,7 @@ def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_searches", 0),
+        ("max_searches", -1),
         ("max_searches", 2.5),
         ("max_searches", True),
         ("max_reads", -1),

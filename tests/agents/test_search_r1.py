@@ -10,6 +10,7 @@ from soundingline.agents.base import Budget
 from soundingline.agents.search_r1 import SearchR1Agent
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import Turn
 from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
 from soundingline.toolkit.search import RankedBrowsing, TopK
 
@@ -54,6 +55,22 @@ def test_a_question_is_searched_and_answered_in_one_text_of_the_model():
     assert extras == [{}, {"add_generation_prompt": False, "continue_final_message": True}]
     roles = [message["role"] for message in trajectory.messages]
     assert roles == ["user", "assistant", "user", "assistant"]
+
+
+def test_a_rewriter_gets_the_newest_reasoning_with_each_query():
+    requests = []
+
+    class Recording(WordBackend):
+        def search(self, request):
+            requests.append(request)
+            return super().search(request)
+
+    tool = TopK(k=3).open(Recording({"mill": "Grenholm Mill"}), store_of(CORPUS))
+    apart = Turn(text="<search>a mill</search>", reasoning="A mill, then.")
+    model = ScriptedModel(saying(SEARCH), saying("<search>Brekke</search>"), apart, saying(ANSWER))
+    asyncio.run(SearchR1Agent(model=model).run(QUESTION, tool))
+    sent = [(request.query, request.reasoning) for request in requests]
+    assert sent == [("Grenholm Mill", "Who?"), ("Brekke", "Who?"), ("a mill", "A mill, then.")]
 
 
 def test_other_servers_get_the_results_as_messages_of_the_user():

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import data
 import numpy as np
@@ -13,6 +15,7 @@ import pandas as pd
 import psutil
 from data import Units, build_ours, corpus_file, our_index, term_queries
 from harness import (
+    COLLECTIONS,
     DATA,
     SEED,
     Table,
@@ -25,11 +28,16 @@ from harness import (
     rows_of_times,
     size_mb,
 )
+from support.opensearch_cluster import VERSIONS, running_cluster
 
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.engines.anserini import AnseriniEngine
+from soundingline.pipelines.engines.opensearch import OpenSearchEngine
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
+from soundingline.toolkit.benchmarks.beir import BeirBenchmark
+from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.console import notify
+from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.grid import Grid
@@ -366,3 +374,73 @@ def search_many(name, folder, texts):
             what, times = f"{size} terms, k1={k1:g}, b={b:g}", [f"{middle:,.1f}", f"{high:,.1f}"]
             rows.append([name, what, *times, f"{processor:,.1f}", postings])
     (folder / f"{name}.json").write_text(json.dumps(rows))
+
+
+@benchmark(
+    "A search cluster",
+    small={"documents": 200},
+    packages=("opensearch-py", "numpy"),
+    limits="nodes on machines of their own, and corpora that exceed their memory",
+)
+def opensearch(documents=2000, shards=3, queries=50, version=VERSIONS[0]):
+    """Loading, disk and searches of `engine=opensearch` on three nodes of this machine with 512 MB
+    of heap each, for passages of 250 words of a generated world, and of wikimix where it is."""
+    worlds = [FictionalWorld(documents=documents, questions=queries, seed=SEED)]
+    if (COLLECTIONS / "wikimix").is_dir():
+        worlds.append(BeirBenchmark(COLLECTIONS / "wikimix"))
+    loads, searches = [], []
+    with tempfile.TemporaryDirectory() as name, running_cluster(Path(name), version) as cluster:
+        for world in worlds:
+            units = [unit for row in world.documents() for unit in Passages().units(row)]
+            path = Path(name, f"{world.name}-index")
+            before, start = processor_seconds(cluster), time.perf_counter()
+            engine = OpenSearchEngine(cluster.urls, shards=shards, replicas=0, force_merge=True)
+            engine.build(units, path, corpus_fingerprint=world.name)
+            seconds, processor = time.perf_counter() - start, processor_seconds(cluster) - before
+            index = engine.open(path)
+            stored = cluster.ask("GET", f"/{index.manifest['index']}/_stats/store")
+            size = stored["_all"]["primaries"]["store"]["size_in_bytes"]
+            text = sum(len(unit.contents.encode()) for unit in units)
+            loads.append(
+                [
+                    world.name,
+                    f"{len(units):,}",
+                    f"{text / len(units):,.0f}",
+                    f"{len(units) / seconds:,.0f}",
+                    f"{1e6 * processor / len(units):,.0f}",
+                    f"{size / len(units):,.0f}",
+                ]
+            )
+            texts = [topic.text for topic in world.topics[:queries]]
+            for depth in (10, 100, DEPTH):
+                model = index.bm25(K1, B, depth)
+                for _ in range(5):  # Java compiles what it has run often
+                    index.rank(texts, model, depth)
+                before, taken = processor_seconds(cluster), []
+                for query in texts:
+                    start = time.perf_counter()
+                    index.rank([query], model, depth)
+                    taken.append(1000 * (time.perf_counter() - start))
+                spent = 1000 * (processor_seconds(cluster) - before) / len(texts)
+                median = f"{np.median(taken):.1f}"
+                searches.append([world.name, depth, median, f"{spent:.1f}"])
+    yield (
+        f"OpenSearch {version}, {shards} shards without replicas, merged to one segment each; "
+        "processor time is that of the three nodes."
+    )
+    head = [
+        "corpus",
+        "passages",
+        "bytes of text",
+        "loaded a second",
+        "processor us",
+        "bytes on disk",
+    ]
+    yield Table(head, loads)
+    yield Table(["corpus", "hits a query", "median ms, one at a time", "processor ms"], searches)
+
+
+def processor_seconds(cluster):
+    """The processor time of the nodes of a cluster so far."""
+    times = [psutil.Process(process.pid).cpu_times() for process in cluster.processes.values()]
+    return sum(one.user + one.system for one in times)

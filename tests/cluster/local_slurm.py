@@ -14,6 +14,8 @@ import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from support.ports import free_ports
+
 NODE = "node"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"  # where Debian has the daemons
@@ -127,11 +129,3 @@ def daemon(command, environment, folder):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def free_ports(number):
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

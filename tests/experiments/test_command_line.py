@@ -9,6 +9,7 @@ import subprocess
 import sys
 import traceback
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from traceback import format_exception
 
@@ -400,6 +401,22 @@ REFUSED = {
         ("--cfg job --info", "--cfg and --info"),
         ("--resolve", "--resolve"),
         ("benchmrk=fictional", r"did you mean benchmark\?"),
+        ("+retriver.k1=25", "no group or key 'retriver'.*did you mean retriever"),
+        ("+retriver=bm25_tuned", "no group or key 'retriver'.*did you mean retriever"),
+        ("+tuning.dept=5", "no group or key 'tuning.dept'.*did you mean depth"),
+        ("-m +retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
+        ("-m retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
+        ("--config-name=config", "--config-name is not supported.*--config-dir FOLDER"),
+        ("-cn own", "--config-name is not supported"),
+        ("--config-path conf", "--config-path is not supported"),
+        ("--experimental-rerun x", "--experimental-rerun is not supported"),
+        ("-m retriever=glob(bm26_*)", r"glob\(bm26_\*\) matches no option"),
+        ("retriever=ql, bm25_default", "'retriever=ql,' is not KEY=VALUE.*no space after a comma"),
+        ("-m retriever=ql, bm25_default", "'retriever=ql,' is not KEY=VALUE"),
+        ("ql", "'ql' is not KEY=VALUE"),
+        ("-m retriever.k1=range(a,2)", "retriever.k1=range.*mismatch type argument start"),
+        ("-m hydra/sweeper=optun", "names no option.*hydra-optuna-sweeper"),
+        ("measures=[]", r"measures=\[\] names no measure"),
         ("benchmark=fictionl", "fictional"),
         ("retriever.kk=1", "retriever.kk"),
         ("enrichment=feedback enrichment.query.kk=1", "valid: b, fb_docs, k1, phrases"),
@@ -479,6 +496,12 @@ def test_a_wrong_setting_is_told_and_nothing_is_made(
     assert not Path("runs").exists()
 
 
+def test_the_version_is_printed(entry, capsys):
+    for words in (["--version"], ["rank", "--version"]):
+        assert entry(*words) == 0
+        assert capsys.readouterr().out == f"soundingline {version('soundingline')}\n"
+
+
 def test_it_is_told_by_every_command_and_in_python(entry, capsys):
     assert entry("evaluate", "runs/x", "llm@judge_llm=null") == 2
     assert "llm@judge_llm=null names no option" in told(capsys)
@@ -487,6 +510,11 @@ def test_it_is_told_by_every_command_and_in_python(entry, capsys):
         assert "retriever=none_such names no option" in told(capsys)
     assert entry("serve", "llm=null") == 2
     assert "llm=null names no option" in told(capsys)
+    for command in (["evaluate", "runs/x"], ["describe"], ["serve"]):
+        assert entry(*command, "+retriver=ql") == 2
+        assert "no group or key 'retriver'" in told(capsys)
+    with pytest.raises(InputError, match="no group or key 'retriver'"):
+        Experiment.compose("+retriver.k1=25")
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
     with pytest.raises(InputError, match=r"'retriever.k3' is no argument .* valid: b, depth, k1"):
@@ -517,10 +545,46 @@ def test_none_is_chosen_as_the_line_says():
     assert config.scorer is None
 
 
-def test_a_benchmark_without_judgements_cannot_be_ranked(entry, tmp_path, capsys):
-    path = write_beir(tmp_path / "b", corpus=CORPUS, queries=QUERIES, qrels=QRELS.splitlines()[0])
-    assert entry("rank", "benchmark=beir", f"benchmark.path={path}", "benchmark.split=null") == 2
-    assert "judged" in told(capsys)
+HOME_PATHS = {
+    "as it is": ["benchmark.path=~/data"],
+    "in quotes": ['benchmark.path="~/data"'],
+    "a sweep": ["-m", "benchmark.path=~/data,~/other"],
+    "a file": ["--config-dir=~/conf", "experiment=mine"],
+    "a sweep of a file": ["--config-dir=~/conf", "experiment=mine", "-m", "retriever=ql,bm25_rm3"],
+}
+
+
+@pytest.mark.parametrize("words", HOME_PATHS.values(), ids=HOME_PATHS)
+def test_a_tilde_is_the_home_folder_in_every_path(words, entry, beir, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("data", "other"):
+        shutil.copytree(beir, home / name)
+    own = "# @package _global_\nbenchmark: {path: ~/data}\npaths: {runs: ~/out}\n"
+    (home / "conf" / "experiment").mkdir(parents=True)
+    (home / "conf" / "experiment" / "mine.yaml").write_text(own)
+    runs = [] if "experiment=mine" in words else ["paths.runs=~/out"]
+    assert entry("rank", "benchmark=beir", "paths.indexes=~/idx", "name=x", *runs, *words) == 0
+    folders = [path.parent for path in (home / "out").rglob("metrics.json")]
+    assert len(folders) == (2 if "-m" in words else 1)
+    manifests = [json.loads((folder / "manifest.json").read_text()) for folder in folders]
+    paths = {manifest["config"]["benchmark"]["path"] for manifest in manifests}
+    named = [name for name in ("data", "other") if any(f"~/{name}" in word for word in words)]
+    assert paths == {str(home / name) for name in named or ["data"]}
+    assert (home / "idx" / "data").is_dir()
+    run = folders[0].relative_to(home)
+    assert entry("export", f"~/{run}", "out=~/t", "format=trec") == 0
+    assert any((home / "t").iterdir()) and not (tmp_path / "~").exists()
+
+
+def test_a_tilde_of_the_environment_and_of_python_is_the_home_folder(entry, beir, monkeypatch):
+    monkeypatch.setenv("HOME", str(beir.parent))
+    monkeypatch.setenv("SOUNDINGLINE_DATA", "~/collections")
+    composed = Settings.compose(["benchmark=cacm", "paths.caches=~/kept"]).config
+    assert composed.benchmark.path == f"{beir.parent}/collections/cacm"
+    assert composed.paths.caches == f"{beir.parent}/kept"
+    experiment = Experiment.compose("benchmark=beir", "benchmark.path=~/beir")
+    assert experiment.settings.config.benchmark.path == str(beir)
 
 
 def test_an_index_of_another_corpus_is_refused(entry, beir, capsys):

@@ -1,6 +1,7 @@
 """Every option of every group composes, fits its target's signature, and is instantiated."""
 
 import inspect
+import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -9,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from support.benchmarks import WordBackend, store_of
 from support.commands import run_entry
 from support.documents import code_blocks
 
@@ -18,6 +20,7 @@ from soundingline.experiments.config import Settings, register
 from soundingline.experiments.naming import cell_name
 from soundingline.experiments.pipeline import librarian_option
 from soundingline.experiments.planning import OptionFiles
+from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
@@ -37,6 +40,8 @@ EXPERIMENTS = sorted(
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
+# What a prompt that is composed says about queries.
+ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
 ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call")}
 ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call")}
@@ -93,14 +98,12 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
     if (group, option) not in NEEDED:
         assert read_without_hydra({group: f"{group}/{option}"}) == values_of(config)
     leaf = librarian_option(config, group) if group == "scorer" else config[group]
-    target = leaf.get("_target_")
-    if not target:
-        return
-    check_arguments(leaf)
-    parameters = inspect.signature(get_object(target)).parameters.values()
-    settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
-    name = target.rpartition(".")[2]
-    assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
+    if target := leaf.get("_target_"):
+        check_arguments(leaf)
+        parameters = inspect.signature(get_object(target)).parameters.values()
+        settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
+        name = target.rpartition(".")[2]
+        assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
 
 
 @cache
@@ -216,6 +219,66 @@ def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, m
     assert "GPU: 93 GB" in blocks["experiment=text_ranking/table2"]
     assert "GPU:" not in blocks["experiment=demo_learned"]
     assert not any(name.startswith("experiment=base/") for name in blocks)
+
+
+# Agents and tools.
+
+# Each search tool that `conf/tool` offers, in its forms.
+TOOL_FORMS = [
+    "ranked_browsing",
+    "top_k",
+    "top_k tool.get_document=true",
+    "search_r1",
+    "grep",
+    "grep tool.syntax=words",
+    "literature",
+]
+# The tools that a prompt can be about, which are no words of an English sentence.
+TERMS = ("read_search_results", "read_document", "get_document", "grep", "expand", "search_id")
+TERMS += ("reason", "offset", "limit")
+WITH_QUERIES = set(TOOL_FORMS) - {"grep"}  # which takes patterns
+NEEDED_TOOLS = {  # of agents that do not fit all
+    "pi_serini": {"ranked_browsing"},
+    "chat": {"ranked_browsing"},
+    "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
+    "navigator": set(),  # these need a scorer
+    "pasamaster": set(),
+    "keyword": WITH_QUERIES,
+    "keyword_simulated": WITH_QUERIES,
+    "closed_book_simulated": WITH_QUERIES,
+    "one_shot": WITH_QUERIES,
+    "one_shot_pointwise": WITH_QUERIES,
+}
+
+
+@cache
+def opened_tool(form):
+    words = form.split()
+    tool = make(compose("config", overrides=[f"tool={words[0]}", *words[1:]]).tool)
+    return tool.open(WordBackend({"d": "The mill."}), store_of({"d": "The mill."}))
+
+
+@pytest.mark.parametrize("agent", [name for group, name in OPTIONS if group == "agent"])
+def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent):
+    """Every agent with every tool: either they are refused, or each term is in the schemas."""
+    made = make(compose("config", overrides=[f"agent={agent}"]).agent)
+    fitting = set()
+    for form in TOOL_FORMS:
+        tool = opened_tool(form)
+        try:
+            made.check_tool(tool)
+        except InputError as error:
+            assert "\n" not in str(error)
+            continue
+        fitting.add(form)
+        episode = made.open(Topic("q", "Who?"), tool)
+        text = " ".join(message["content"] for message in episode.messages)
+        specs = {spec["name"]: spec["parameters"]["properties"] for spec in episode.specs()}
+        known = set(specs).union(*specs.values())
+        assert {term for term in TERMS if re.search(rf"\b{term}\b", text)} <= known, form
+        assert "{tools}" not in text and "{queries}" not in text
+        assert "matched by" not in text or agent in ("pi_serini", "chat")
+    assert fitting == NEEDED_TOOLS.get(agent, set(TOOL_FORMS))
 
 
 # GPUs. There is none here: what is checked are commands and environments.

@@ -60,7 +60,7 @@ def imported(name, path, form, *words):
     return Path("runs") / name
 
 
-@pytest.mark.parametrize("form", ["browsecomp_plus", "inspect", "inspect_json"])
+@pytest.mark.parametrize("form", ["browsecomp_plus", "pi_serini", "inspect", "inspect_json"])
 def test_a_round_trip_changes_no_measure_and_no_trajectory(working, form):
     back = imported("back", exported(working, form), form.removesuffix("_json"))
     assert metrics(back) == metrics(working / "runs/demo")
@@ -80,6 +80,94 @@ def test_without_our_own_key_what_pages_showed_is_read_from_them(working):
     same += ["accuracy", "recall_previewed", "recall_opened", "recall_cited", "search_calls"]
     assert {name: foreign[name] for name in same} == {name: ours[name] for name in same}
     assert foreign["recall_surfaced"] == ours["recall_previewed"]  # no more is on record
+
+
+def test_an_export_for_pi_serini_has_what_its_programs_read(working):
+    out, values = exported(working, "pi_serini"), metrics(working / "runs/demo")
+    relevant = {}
+    for line in (out / "qrels_evidence.txt").read_text(encoding="utf-8").splitlines():
+        qid, _, docid, grade = line.split()
+        relevant.setdefault(qid, set()).update([docid] if int(grade) > 0 else [])
+    files = [read_json(out / f"{n + 1}.json") for n in range(len(list(out.glob("*.json"))))]
+    for tier in ("surfaced", "previewed", "opened", "cited"):
+        recalls = [
+            len(relevant[row["query_id"]] & {*row[f"{tier}_docids"]})
+            / len(relevant[row["query_id"]])
+            for row in files
+            if relevant.get(row["query_id"])
+        ]
+        assert sum(recalls) / len(recalls) == pytest.approx(values[f"recall_{tier}"])
+    for row in files:
+        assert {*row["agent_docids"]} == {*row["opened_docids"], *row["cited_docids"]}
+        del row["metadata"]["soundingline"]
+    foreign = metrics(imported("pi", write_files(working / "foreign", files), "pi_serini"))
+    same = ["accuracy", "search_calls", *(f"recall_{tier}" for tier in ("surfaced", "opened"))]
+    assert {name: foreign[name] for name in same} == {name: values[name] for name in same}
+
+
+def test_files_for_pi_serini_have_the_ids_of_questions_that_are_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = '{"_id": "7", "title": "", "text": "The old mill burned."}\n'
+    queries = '{"_id": "12", "text": "mill"}\n{"_id": "3", "text": "old"}\n'
+    qrels = "query-id\tcorpus-id\tscore\n12\t7\t1\n3\t7\t2\n"
+    path = write_beir(tmp_path / "numbers", corpus=corpus, queries=queries, qrels=qrels)
+    assert run_entry("run", "benchmark=beir", f"benchmark.path={path}", "name=x") == 0
+    assert run_entry("export", "runs/x", "format=pi_serini", "out=out") == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "12.json",
+        "3.json",
+        "qrels_evidence.txt",
+    ]
+    assert Path("out/qrels_evidence.txt").read_text() == "12 0 7 1\n3 0 7 2\n"
+
+
+def inspect_log(path, change):
+    """A log of another task: our exported log without our records, and with other inputs."""
+    content = read_json(path)
+    content["samples"] = [
+        {**row, "store": {}, **fields} for row in content["samples"] for fields in change(row)
+    ]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_a_log_of_another_task_with_the_same_ids_is_not_imported(working, capsys):
+    (path,) = exported(working, "inspect_json").iterdir()
+    asked = "How many legs does an insect have?"
+    inspect_log(path, lambda row: [{"input": asked}])
+    assert import_run("other-task", path, "inspect") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"sample 1 has another question than '\S+' of \w+\..*choose another", told)
+    assert not Path("runs/other-task").exists()
+    (path,) = exported(working, "inspect_json").iterdir()
+
+    def prompted(row):
+        text = row["input"].upper().replace(" ", "\n")
+        return [{"input": [{"role": "user", "content": f"Answer: {text} Be brief."}]}]
+
+    imported("prompted", inspect_log(path, prompted), "inspect")
+
+
+def test_epochs_of_a_log_are_repeats_of_the_questions(working, capsys):
+    (path,) = exported(working, "inspect_json").iterdir()
+    inspect_log(path, lambda row: [{"epoch": 1}, {"epoch": 2, "messages": []}])
+    run = RunFolder(imported("epochs", path, "inspect"))
+    first, second = run.repeats()
+    assert set(first.statuses()) == set(second.statuses()) and len(first.statuses()) > 3
+    assert "questions imported in 2 repeats" in capsys.readouterr().err
+    once = metrics(imported("first-epoch", inspect_log(path, _only_first), "inspect"))
+    assert once["accuracy"] > 0
+    assert metrics(run.path)["accuracy"] == pytest.approx(once["accuracy"] / 2)
+    assert import_run("no-first", inspect_log(path, _only_second), "inspect") == 2
+    assert "the first epoch is missing; those on record are 2" in capsys.readouterr().err
+
+
+def _only_first(row):
+    return [{}] if row["epoch"] == 1 else []
+
+
+def _only_second(row):
+    return [{"epoch": 2}]
 
 
 def test_the_leaderboard_entry_and_the_trec_run_contain_the_values_of_the_evaluation(working):

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import ir_measures
 import pandas as pd
 import pyterrier as pt
 import pytest
@@ -26,6 +27,7 @@ from soundingline.experiments.rank import evaluate_pipeline, query_costs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.evaluation import parse_measures
+from soundingline.toolkit.evaluation.evaluation import trec_run
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs import RunFolder
@@ -98,6 +100,35 @@ def test_unjudged_questions_and_unknown_documents_are_counted_and_shown(entry, d
     assert set(summary["denominators"].values()) == {52}
 
 
+def test_questions_without_judgements_are_ranked_and_have_no_measures(entry, tmp_path, capsys):
+    """What a participant of a track has before the judgements: questions and documents."""
+    Path("topics.tsv").write_text("r0\tWhy do tides rise?\nr1\tWho pays the toll?\n")
+    texts = ["The moon makes the tides rise.", "Carts have to pay the toll.", "A mill."]
+    rows = [{"docid": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    Path("corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ("benchmark=trec_rag", "benchmark.topics=topics.tsv", "benchmark.corpus=corpus.jsonl")
+    assert entry("rank", *given, "name=first") == 0
+    said = capsys.readouterr()
+    assert "No question of trec_rag is judged, so there are no measures." in said.out
+    assert "runs/first/run.trec has the rankings of 2 questions" in said.out
+    assert "Next:" not in said.err
+    lines = [line.split() for line in Path("runs/first/run.trec").read_text().splitlines()]
+    assert {(line[0], line[2]) for line in lines if line[3] == "1"} == {("r0", "d0"), ("r1", "d1")}
+    assert json.loads(Path("runs/first/metrics.json").read_text()) == {}
+    counts = json.loads(Path("runs/first/evaluation/summary.json").read_text())["counts"]
+    assert counts == {"questions": 2, "answered": 2, "failed": 0, "unjudged": 2}
+    assert entry("rank", *given, "name=second", "retriever=ql") == 0
+    capsys.readouterr()
+    assert entry("compare", "runs/first", "runs/second", "name=t") == 0
+    said = capsys.readouterr()
+    assert "has no judged question" in said.err and said.out.count("2/2") == 2
+    # With judgements of one of them, the other is not ranked.
+    Path("qrels.txt").write_text("r1 0 d1 1\n")
+    assert entry("rank", *given, "benchmark.qrels=qrels.txt", "name=judged") == 0
+    assert Path("runs/judged/run.trec").read_text().split()[:3] == ["r1", "Q0", "d1"]
+    assert json.loads(Path("runs/judged/metrics.json").read_text())["AP"] == 1
+
+
 @pytest.mark.parametrize("unit", ["passage", "maxp"])
 def test_passages_are_measured_as_their_documents(unit, entry, beir):
     given = ("benchmark=beir", f"benchmark.path={beir}", f"unit={unit}", "unit.max_tokens=8")
@@ -133,6 +164,23 @@ def test_rows_are_measured_by_their_rank_whatever_their_order():
     evaluation = evaluate_pipeline(benchmark, pipeline, ["RR"])
     assert evaluation.rankings == {"1": ["a", "b"], "2": ["x"]}
     assert evaluation.per_question["RR"] == {"1": 1.0, "2": 1.0}
+
+
+def test_a_run_file_has_the_scores_and_trec_eval_keeps_their_ranking():
+    """trec_eval sorts by score in 32 bits, and equal ones by docid, descending."""
+    scores = [7.25, 7.25, 7.25, 3.0, 3.0 - 1e-9, 0.0, 0.0, -2.0, -2.0]
+    docids = "abcdefghi"
+    rows = [("1", docid, rank, scores[rank]) for rank, docid in enumerate(docids)]
+    ranked = pd.DataFrame(rows, columns=["qid", "docno", "rank", "score"])
+    for rank, docid in enumerate(docids, start=1):
+        judged = {"1": {docid: 1}}
+        benchmark = Benchmark("b", [Topic("1", "one")], {"evidence": judged})
+        evaluation = evaluate_pipeline(benchmark, pt.Transformer.from_df(ranked), ["RR"])
+        text = trec_run(evaluation.rankings, "x", evaluation.scores)
+        written = list(ir_measures.read_trec_run(text))
+        assert [row.score for row in written] == pytest.approx(scores, rel=3e-7)
+        read = ir_measures.calc_aggregate([ir_measures.RR], judged, written)
+        assert read[ir_measures.RR] == evaluation.metrics["RR"] == 1 / rank
 
 
 @pytest.mark.parametrize("exclude_own", [True, False])
@@ -482,7 +530,7 @@ def test_what_a_corpus_and_a_query_cost_stands_beside_what_they_buy(entry, tmp_p
         assert costs[arm]["once"]["documents"] == DOCUMENTS
     # The second of two arms with the same queries asks for nothing, and costs what the first does.
     assert costs["both"]["query"]["dollars"] == costs["query"]["query"]["dollars"] > 0
-    assert costs["corpus"]["query"].get("dollars", 0) == 0
+    assert costs["corpus"]["query"]["dollars"] == 0
     report = (tmp_path / "runs/r/report.md").read_text(encoding="utf-8")
     assert "Recall against cost" in report and "dollars (once, for the corpus)" in report
     page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")

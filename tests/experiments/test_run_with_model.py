@@ -60,6 +60,23 @@ def test_a_run_with_a_model_is_answered_measured_and_accounted_for(entry, capsys
     assert measured.seconds == pytest.approx(metrics["seconds"])
 
 
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (("tool=top_k",), "the prompt pi_serini names search(reason), read_search_results"),
+        (("agent=navigator", "tool=top_k"), "the navigator needs an interface that searches"),
+    ],
+)
+def test_an_agent_without_the_tools_that_it_needs_is_refused_before_the_first_question(
+    words, refusal, entry, capsys
+):
+    assert entry("run", *TINY, *MODEL, "name=m", *words) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if refusal in line)
+    assert line.startswith("soundingline: ") and not Path("runs/m").exists()
+    assert entry("run", *TINY, *MODEL, "name=m", "agent=neutral", "tool=top_k") == 0
+    assert "prompt.tools" in contents("runs/m/manifest.json")["fingerprints"]
+
+
 def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
     assert entry("run", *TINY, *MODEL, "name=m") == 0
     path = Path("runs/m/manifest.json")
@@ -389,8 +406,21 @@ def test_a_reply_without_usage_stops_a_capped_run_and_its_known_money_still_coun
 
     resumed = run_command(*run, folder=tmp_path)
     assert resumed.returncode == 2
-    assert "1 replies of earlier starts reported no usage" in " ".join(resumed.stderr.split())
-    assert starts(tmp_path / "runs/r")[1]["dollars"] + first["known_dollars"]["agent"] <= 5.0 + 1e-9
+    assert "the cost of 1 replies of earlier starts is unknown" in " ".join(resumed.stderr.split())
+    known = starts(tmp_path / "runs/r")[1]["dollars"] + first["known_dollars"]["agent"]
+    assert known + DOLLARS <= 5.0 + 1e-9  # The reply without usage counts as one more.
+
+
+def test_a_server_that_never_reports_usage_is_paid_once_under_a_cap(tmp_path, busy):
+    busy.default = Say(calls=busy.default.calls, usage=None)
+    run = command(busy, "budget.run_dollars=5")
+    sent = []
+    for _ in range(2):
+        stopped = run_command(*run, folder=tmp_path)
+        assert stopped.returncode == 2 and "reported no usage for" in stopped.stderr
+        assert "ledger.jsonl away" in stopped.stderr
+        sent.append(len(busy.requests))
+    assert 1 <= sent[0] == sent[1]
 
 
 def test_replies_that_are_tried_again_are_paid_for_and_count_towards_the_cap(tmp_path, busy):
@@ -488,6 +518,43 @@ def test_without_its_server_nothing_is_asked(entry, capsys, words):
     assert f"no connection to the server of m at {ENDED}: " in line and "refused" in line
     assert words[0] == "evaluate" or "start the server, or set base_url" in line.lower()
     assert not list(Path("runs/r").rglob("queries/*.json"))
+
+
+@pytest.mark.parametrize(
+    ("models", "words", "setting"),
+    [
+        (["n"], "m is not a valid model ID", "model to a model of that server"),
+        (["n"], "Model Not Exist", "model to a model of that server"),
+        ([], "404 page not found", "base_url to the address before /chat/completions"),
+    ],
+)
+def test_a_wrong_model_or_address_is_told_in_one_line_and_no_question_is_asked(
+    entry, capsys, peer, models, words, setting
+):
+    status = 404 if words.startswith("404") else 400
+    peer.models, peer.default = models, Fail(status, raw=json.dumps({"error": {"message": words}}))
+    run = ("run", *TINY, "agent=pi_serini", *served(peer.openai_url), "name=r")
+    assert entry(*run) == 2
+    line = told(capsys)
+    assert f"POST {peer.openai_url}/chat/completions for m at " in line
+    assert f"HTTP {status}, {words}" in line and setting in line
+    assert len(peer.requests) == 1 and not list(Path("runs/r").rglob("queries/*.json"))
+    # Without a list of models, the first question's refusal stops the run with the same line.
+    peer.models = None
+    assert entry(*run, "concurrency=1", "preflight=0") == 2
+    assert f"HTTP {status}, {words}" in told(capsys) and len(peer.requests) == 2
+
+
+def test_a_question_that_a_moderation_refuses_ends_alone(entry, peer):
+    flagged = {"code": 403, "message": "Forbidden", "metadata": {"flagged_input": "..."}}
+    refusal = Fail(403, raw=json.dumps({"error": flagged}))
+    peer.script.append(refusal)
+    peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
+    run = ("run", *TINY, "agent=pi_serini", *served(peer.openai_url), "name=r")
+    assert entry(*run, "concurrency=1", "preflight=0") == 0
+    assert statuses("runs/r").count("failed") == 1 and len(peer.requests) == 6
+    (reason,) = [t.reason for t in RunFolder("runs/r").trajectories() if t.status == "failed"]
+    assert reason == "refused"
 
 
 @pytest.mark.parametrize("command", ["run", "rank"])

@@ -56,6 +56,7 @@ SECRET = "sk-planted-0123456789abcdef"
         ("+hydra.job.env_set.OPENAI_API_KEY={}", "export OPENAI_API_KEY="),
         ("llm.base_url=http://user:{}@host/v1", "LLM_API_KEY"),
         ("llm.base_url=https://host/v1?api_key={}", "LLM_API_KEY"),
+        ("engine.url=https://user:{}@host", "reads OPENSEARCH_USERNAME and OPENSEARCH_PASSWORD"),
         ("llm.key_env={}", "OPENAI_API_KEY"),
         ("+benchmark.password={}", "${oc.env:PASSWORD}"),
         ("+benchmark.password=12345", "${oc.env:PASSWORD}"),

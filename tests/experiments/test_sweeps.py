@@ -1,6 +1,7 @@
 """Sweeps: the cells that parameters, axes and changes describe; failed cells are failed jobs, the
 others finish, and the same command completes them. Every command outlives every disturbance."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from hydra.core.plugins import Plugins
 from support.benchmarks import TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
@@ -37,6 +38,7 @@ from soundingline.experiments.sweep import (
     wait_for_jobs,
 )
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import load_runs
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -396,6 +398,124 @@ def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(entry, capsys)
     assert json.loads(Path("runs/one/verdicts.json").read_text()) == []
 
 
+# A sweeper that optimises, on Hydra's public interface: it changes a setting by a step as long as
+# the value that a cell returns increases. Hydra takes plugins from this package only.
+CLIMBER = """
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+
+class Climber(Sweeper):
+    received = []  # what the cells have returned
+
+    def __init__(self, setting, start, step):
+        self.setting, self.start, self.step = setting, start, step
+
+    def setup(self, **job):
+        self.launcher = Plugins.instance().instantiate_launcher(**job)
+
+    def sweep(self, arguments):
+        self.received.clear()
+        at = self.start
+        while len(self.received) < 2 or self.received[-1] > self.received[-2]:
+            cell = [*arguments, f"{self.setting}={at}"]
+            (ended,) = self.launcher.launch([cell], initial_job_idx=len(self.received))
+            self.received.append(ended.return_value)
+            at += self.step
+"""
+OF_CLIMBER = """# Climbs.
+_target_: hydra_plugins.climber.Climber
+setting: retriever.k1
+start: 0.5
+step: 0.5
+"""
+CLIMBS = """# @package _global_
+# An experiment that chooses the sweeper.
+defaults:
+  - override /hydra/sweeper: climber
+hydra:
+  mode: MULTIRUN
+"""
+
+
+@pytest.fixture
+def climber(tmp_path, monkeypatch):
+    """Words that add the sweeper, and an experiment that chooses it; and what it has received."""
+    options = tmp_path / "options"
+    for path, text in (
+        (tmp_path / "hydra_plugins" / "climber.py", CLIMBER),
+        (options / "hydra" / "sweeper" / "climber.yaml", OF_CLIMBER),
+        (options / "experiment" / "climbs.yaml", CLIMBS),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "hydra_plugins.climber", raising=False)
+    plugin = importlib.import_module("hydra_plugins.climber").Climber
+    Plugins.instance().register(plugin)
+    return ("--config-dir", str(options)), plugin.received
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "measure"),
+    [
+        ("rank", ["experiment=climbs"], "nDCG@10"),
+        ("rank", ["-m", "hydra/sweeper=climber", "measures=[RR@7,P@3]"], "RR@7"),
+        ("rank", ["-m", "hydra/sweeper=climber", "optimized_metric=R@100"], "R@100"),
+        ("run", ["-m", "hydra/sweeper=climber"], "accuracy"),
+        ("run", ["experiment=climbs", "optimized_metric=search_calls"], "search_calls"),
+    ],
+)
+def test_a_sweeper_that_optimises_receives_the_measure_of_each_cell(
+    command, given, measure, entry, climber
+):
+    options, received = climber
+    assert entry(command, *TINY, *options, *given, "name=s") == 0
+    written = {
+        run.manifest["config"]["retriever"]["k1"]: run.metrics[measure]
+        for run in load_runs(sorted(Path("runs/s").glob("*-*")))
+    }
+    assert received == [written[k1] for k1 in sorted(written)]
+    assert len(received) >= 2 and received[0] > 0
+
+
+def test_a_tuning_returns_its_objective(entry, climber):
+    options, received = climber
+    grid = ("grid.k1=[0.9]", "grid.b=[0.4,0.6]", "tuning.select=null", "tuning.folds=2")
+    swept = ("-m", "hydra/sweeper=climber", "hydra.sweeper.setting=tuning.depth")
+    steps = ("hydra.sweeper.start=1", "hydra.sweeper.step=1", "tuning.objective=P@3")
+    assert entry("tune", *TINY, *options, *grid, *swept, *steps, "name=s") == 0
+    (first, *_) = sorted(
+        load_runs(sorted(Path("runs/s").glob("*-*"))),
+        key=lambda run: run.manifest["config"]["tuning"]["depth"],
+    )
+    assert received[0] == first.metrics["P@3"] > 0
+
+
+def test_a_metric_that_a_cell_does_not_have_is_refused(entry, climber, capsys):
+    given = (*climber[0], "experiment=climbs", "optimized_metric=nDCG@11", "name=s")
+    assert entry("rank", *TINY, *given) == 2
+    assert "optimized_metric=nDCG@11 is not a measure of" in capsys.readouterr().err
+    assert len(cells(Path())) == 1  # the first cell fails, and ends the sweep
+
+
+def test_an_experiment_with_another_sweeper_is_described_as_one_cell(entry, climber, capsys):
+    assert entry("describe", *climber[0], "experiment=climbs") == 0
+    assert "cell" not in capsys.readouterr().out
+    assert entry("list", "experiment", *climber[0]) == 0
+    assert "climbs" in capsys.readouterr().out
+
+
+def test_a_glob_is_swept_over_the_options_that_it_matches(entry, tmp_path):
+    (tmp_path / "own" / "retriever").mkdir(parents=True)
+    for k1, name in enumerate(("own_one", "own_two", "other"), start=1):
+        text = f"_target_: soundingline.pipelines.retrieve.BM25\nk1: {k1}\nb: 0.4\ndepth: 9\n"
+        (tmp_path / "own" / "retriever" / f"{name}.yaml").write_text(text)
+    own = ("--config-dir", str(tmp_path / "own"))
+    assert entry("rank", "-m", *TINY, *own, "retriever=glob(own_*)", "name=s") == 0
+    runs = load_runs(sorted(Path("runs/s").glob("*-*")))
+    assert sorted(run.factors["retriever"] for run in runs) == ["own_one", "own_two"]
+
+
 def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, beir, capsys):
     """`benchmark.limit` is none of the default benchmark, the fictional world."""
     words = ("retriever=bm25_default", "unit=document", f"paths.data={beir.parent}", "name=s")
@@ -431,6 +551,54 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
     assert "| agent.max_searches=1 " in page.replace("\\", "")
 
 
+def test_the_report_concludes_on_the_measure_that_the_runs_declare(entry):
+    change = "hydra.sweeper.changes=['agent.max_searches=1']"
+    sweep = ("-m", *TINY, "name=s", "baseline.retriever=bm25_default", change)
+    assert entry("run", *sweep, "primary=nDCG@10", "margin=0.99") == 0
+    page = Path("runs/s/report.md").read_text()
+    assert "nDCG@10 is the primary measure, which was declared before the runs" in page
+    assert "At a margin of 0.9900, 1 is equivalent and 0 are undecided" in page
+    assert "Paired differences on accuracy (exploratory)" in page
+
+    cells = [str(path.parent) for path in Path("runs/s").glob("*/manifest.json")]
+    assert entry("compare", "--margin", "0.0001", "--family", "all", "name=c", *cells) == 0
+    page = Path("runs/c/report.md").read_text()
+    assert "1 is undecided" in page and "comparisons of all measures" in page
+    assert entry("compare", "--primary", "nDCG", *cells) == 2
+
+
+def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of(entry):
+    # An agent without a language model has fewer factors than the baseline.
+    options = f"hydra.searchpath=[file://{Path(__file__).resolve().parent / 'options'}]"
+    changes = "hydra.sweeper.changes=['agent=keyword','retriever=bm25_tuned','retriever=ql']"
+    sweep = (*TINY, "name=s", options, "agent=pi_serini", "llm=scripted", "preflight=0")
+    assert entry("run", "-m", *sweep, changes, "baseline.unit=document") == 0
+    (baseline,) = {row["b"] for row in json.loads(Path("runs/s/verdicts.json").read_text())}
+    factors = RunFolder(Path("runs/s") / baseline).manifest()["factors"]
+    assert (factors["agent"], factors["retriever"]) == ("pi_serini", "bm25_default")
+
+
+def test_a_baseline_is_found_by_a_setting_that_its_cell_left_as_it_was(entry):
+    change = "hydra.sweeper.changes=['agent.max_searches=1']"
+    sweep = ("-m", *TINY, "name=s", "baseline={agent.max_searches:3}", change)
+    assert entry("run", *sweep) == 0
+    page = Path("runs/s/report.md").read_text()
+    assert page.index("## Differences from the baseline") < page.index("## Results")
+
+
+def test_a_report_without_its_baseline_is_an_error(entry, capsys):
+    sweep = ("-m", *TINY, "name=s", "retriever=bm25_default,bm25_tuned", "baseline.retriever=ql")
+    assert entry("run", *sweep) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "no run in runs/s has retriever=ql, which the baseline is to have" in told
+    assert json.loads(Path("runs/s/verdicts.json").read_text()) == []
+    report = Path("runs/s/report.md").read_text()
+    assert "No run has the baseline's retriever=ql" in report.replace("\\", "").replace("’", "'")
+    # The cell of the baseline completes the same sweep.
+    assert entry("run", *sweep[:-2], "retriever=ql", sweep[-1]) == 0
+    assert json.loads(Path("runs/s/verdicts.json").read_text())
+
+
 SWEEPER = {
     "params": {"unit": "document,passage"},
     "axes": {
@@ -443,8 +611,7 @@ SWEEPER = {
 
 
 def described(*given, laptop=False, **changed):
-    config = OmegaConf.create({"hydra": {"sweeper": SWEEPER | changed}, "laptop": laptop})
-    cells = Cells.of(config)
+    cells = Cells.read(SWEEPER | changed, laptop=laptop)
     words = [*(f"{key}={value}" for key, value in cells.params.items()), *given]
     return cells.overrides(OverridesParser.create().parse_overrides(words))
 

@@ -194,8 +194,7 @@ def _sums(attempts):
 
 
 def rankings(path, ordered):
-    """Of a TREC run, by question. Its scores count down from the number of hits: they are the ranks
-    once more."""
+    """Of a TREC run, by question, without its scores: their last digits depend on the processor."""
     ids = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         qid, _, docid, *_ = line.split()

@@ -1,6 +1,7 @@
 """The headline ablation, and the laptop form of every experiment."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ from support.benchmarks import TINY
 from support.commands import run_entry
 from support.needs import SOAK
 
-from soundingline.experiments.naming import AGENT, identity_of
+from soundingline.experiments.config import CONF, Settings, plain_values
+from soundingline.experiments.evaluate import has_factors
+from soundingline.experiments.naming import AGENT, factors, identity_of
+from soundingline.experiments.planning import OptionFiles, Plan
+from soundingline.toolkit.evaluation import EvaluatedRun
+from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
 LAPTOP = ("scale=laptop", *TINY, "benchmark.questions=2")
@@ -21,9 +27,19 @@ ALIKE |= {*experiments("pasamaster"), *experiments("sira")} - {
 }
 RUNS = [
     name
-    for folder in ("ablation", "pasamaster", "pi_serini", "sira", "text_ranking")
+    for folder in (
+        "ablation",
+        "browsecomp_plus",
+        "pasamaster",
+        "pi_serini",
+        "sira",
+        "text_ranking",
+    )
     for name in experiments(folder)
     if not name.endswith(("held_out_bm25", "figure1", "pi_serini/figure3"))
+]
+WITH_BASELINE = [
+    name for name in RUNS if "\nbaseline:" in (CONF / f"experiment/{name}.yaml").read_text()
 ]
 
 
@@ -35,6 +51,22 @@ def chosen(tmp_path, monkeypatch):
         folder = tmp_path / "runs" / f"tuning-{benchmark}"
         folder.mkdir(parents=True)
         (folder / "chosen.yaml").write_text("k1: 2.0\nb: 0.7\n")
+
+
+def test_the_plan_says_which_difference_its_questions_can_find():
+    from statsmodels.stats.power import TTestPower
+
+    plan, _ = Plan.of(ABLATION, OptionFiles())
+    tests = len(overrides_of_cells(ABLATION)) - 1
+    expected = [
+        share**0.5 * TTestPower().solve_power(None, nobs=830, alpha=0.05 / tests, power=0.8)
+        for share in (0.1, 0.3)
+    ]
+    numbers = re.findall(r"(?:of|one of) (0\.\d{3})", plan.power_text())
+    assert numbers == [f"{difference:.3f}" for difference in expected]
+    assert f"830 questions and {tests} comparisons" in plan.power_text()
+    single, _ = Plan.of("browsecomp_plus/closed_book", OptionFiles())
+    assert single.power_text() == ""
 
 
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
@@ -55,6 +87,20 @@ def test_every_cell_changes_one_group_of_the_baseline(scale):
     assert len(changed) == (6 if scale else 17)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
+@pytest.mark.parametrize("experiment", WITH_BASELINE)
+def test_the_baseline_of_a_report_is_one_of_its_cells(experiment, scale):
+    def run_of(cell):
+        settings = Settings.compose([f"experiment={experiment}", *scale, *cell])
+        manifest = {"config": plain_values(settings.config)}
+        return EvaluatedRun(name="cell", factors=factors(settings), manifest=manifest)
+
+    cells_of_it = overrides_of_cells(experiment, *scale)
+    baseline = Settings.compose([f"experiment={experiment}", *scale]).config.baseline
+    assert any(has_factors(run_of(cell), baseline) for cell in cells_of_it)
+
+
 @pytest.mark.parametrize("experiment", RUNS if SOAK else sorted(set(RUNS) - ALIKE))
 def test_the_laptop_form_runs(experiment, capsys):
     paper = experiment.partition("/")[0]
@@ -68,7 +114,10 @@ def test_the_laptop_form_runs(experiment, capsys):
     (sweep,) = (path for path in Path("runs").iterdir() if not path.name.startswith("tuning"))
     results = sorted(sweep.rglob("metrics.json"))
     assert len(results) == len(overrides_of_cells(experiment, *small))
-    if paper in ("ablation", "pi_serini", "text_ranking"):
+    if experiment == "browsecomp_plus/closed_book":
+        (cell,) = (path.parent for path in results)
+        assert not any(trajectory.calls for trajectory in RunFolder(cell).trajectories())
+    if paper in ("ablation", "browsecomp_plus", "pi_serini", "text_ranking"):
         for path in results:
             config = json.loads(path.with_name("manifest.json").read_text())["config"]
             assert config["llm"] is None
@@ -81,6 +130,28 @@ def test_the_laptop_form_runs(experiment, capsys):
     if experiment.startswith("sira/table2"):  # the collections differ in their number of questions
         assert run_entry("compare", "--published", str(sweep)) == 0
         assert "no evidence on the paper's result" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "code"),
+    [
+        ("closed_book", (), 2),
+        ("one_shot", (), 2),
+        ("one_shot", ("agent=one_shot",), 0),
+        ("pi_serini", (), 0),
+        ("keyword", (), 0),
+    ],
+)
+def test_a_laptop_form_that_runs_another_agent_is_refused(agent, given, code, capsys, tmp_path):
+    """The agent of `scale=laptop` searches in the place of one that searches with a model."""
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    option = f"# @package _global_\ndefaults: [override /agent: {agent}]\nname: own\n"
+    (tmp_path / "own" / "experiment" / "mine.yaml").write_text(option)
+    command = ("run", "--config-dir", str(tmp_path / "own"), "experiment=mine", *LAPTOP, *given)
+    assert run_entry(*command) == code
+    refusal = f"experiment=mine has the agent {agent}, and scale=laptop would run keyword_simulated"
+    assert (refusal in capsys.readouterr().err) == (code == 2)
+    assert (tmp_path / "runs" / "own").exists() == (code == 0)
 
 
 @pytest.mark.parametrize("experiment", ["pi_serini/figure3", "text_ranking/figure1"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Other people's clients against our server, our library in a Jupyter notebook, and our traces in
-# Chromium where there is one:
+# Other people's clients against our server, readers of our exports, Optuna as a sweeper, our library
+# in a Jupyter notebook, and our traces in Chromium where there is one:
 # `tests/peers/run.sh [python of the tests]`.
 #
 # Makes one environment for each client in .venv-peers, because they pin old versions of MCP's SDK,
@@ -40,6 +40,8 @@ environment langchain langchain-mcp-adapters==0.3.2 langchain-core==1.7.2 mcp==1
 environment openai-agents-first openai-agents==0.24.0 --then .
 environment openai-agents-last . --then openai-agents==0.24.0
 environment inspect inspect_ai==0.3.285
+# The sweeper needs Optuna 2, whose studies in a database need an SQLAlchemy before 2.
+environment optuna . hydra-optuna-sweeper==1.3.0 'sqlalchemy<2'
 environment notebook nbclient==0.11.0 nbformat==5.11.1 ipykernel==7.4.0
 
 if [[ -n ${SOUNDINGLINE_PI_SERINI:-} && ! -e $SOUNDINGLINE_PEERS/pi-serini/.installed ]]; then

@@ -1,5 +1,6 @@
-"""Other people's programs, unmodified: clients of our server, and readers of our exports, which are
-Inspect AI and BrowseComp-Plus's evaluator. `tests/peers/run.sh` runs them.
+"""Other people's programs, unmodified: clients of our server; readers of our exports, which are
+Inspect AI, BrowseComp-Plus's evaluator and Pi-Serini's summary; and Optuna as a sweeper.
+`tests/peers/run.sh` runs them.
 
 Each program has an environment of its own, in the folder that SOUNDINGLINE_PEERS names. The tests
 are skipped without it.
@@ -16,14 +17,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.benchmarks import SmallBenchmark
+import yaml
+from support.benchmarks import TINY, SmallBenchmark
+from support.commands import run_entry
 from support.documents import ROOT, code_blocks
 from support.llm_server import Raw, Say, running_peer
 from support.runs import answer, browsecomp, call, search, thought, trajectory
 from support.served import DOCUMENTS, serving
 
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.evaluation import evaluate_run, load_run, load_runs
 from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai
 from soundingline.toolkit.exchange.inspect_ai import sample, sample_messages
 from soundingline.toolkit.exchange.transcript import Transcript, run_files, run_paths, trajectory_of
@@ -319,6 +322,34 @@ def test_pi_serini_over_http_unmodified():
     assert "query" in told["blank"]["raised"]
 
 
+def test_the_wrapper_of_the_page_hands_the_addresses_to_pi(tmp_path):
+    """Pi-Serini's benchmark runner, with a program in the place of Pi that writes what it reads."""
+    place = PEERS / "pi-serini"
+    if not (place / "node_modules").exists():
+        pytest.skip("SOUNDINGLINE_PI_SERINI was not set when the environments were made")
+    page = (ROOT / "docs" / "serve.md").read_text(encoding="utf-8")
+    blocks = [block.content for block in code_blocks(page)]
+    (addresses,) = (block for block in blocks if "searchUrl" in block)
+    (command,) = (block for block in blocks if "run_pi_benchmark" in block)
+    lines = ["#!/bin/sh", 'printf %s "$PI_SEARCH_EXTENSION_CONFIG" >seen.json']
+    pi = "\n".join([*lines, """echo '{"type": "agent_end"}'"""])
+    for name, text in {
+        "bin/pi": pi,
+        "soundingline.json": addresses,
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "queries.tsv").write_text("1\tWho?\n")
+    (tmp_path / "qrels.txt").write_text("1 0 d1 1\n")
+    command = command.replace("npx tsx ", f"{place}/node_modules/.bin/tsx {place}/")
+    command = command.replace(" ...", " --query queries.tsv --qrels qrels.txt")
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    run("sh", "-ec", command, cwd=tmp_path, env={**os.environ, "PATH": path})
+    assert json.loads((tmp_path / "seen.json").read_text()) == json.loads(addresses)
+    assert (tmp_path / "runs" / "mine" / "1.json").is_file()
+
+
 def test_the_code_of_the_quickstart_runs_in_a_notebook(tmp_path):
     """One kernel of Jupyter runs the code blocks of `docs/quickstart.md`."""
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
@@ -512,3 +543,65 @@ def test_browsecomp_pluss_evaluator_gives_our_published_figures_on_an_export(
         assert ours[name] == pytest.approx(theirs[name]), name
     by_qid = {row["query_id"]: row for row in theirs["per_query_metrics"]}
     assert {row["query_id"]: row for row in ours["per_query_metrics"]} == by_qid
+
+
+def test_pi_serinis_summary_reads_an_export(tmp_path, monkeypatch):
+    """Its tiers and counts are those of the run's evaluation."""
+    place = PEERS / "pi-serini"
+    if not (place / "node_modules").exists():
+        pytest.skip("SOUNDINGLINE_PI_SERINI was not set when the environments were made")
+    monkeypatch.chdir(tmp_path)
+    assert run_entry("run", *TINY, "name=mine") == 0
+    assert run_entry("export", "runs/mine", "format=pi_serini", "out=exported") == 0
+    qrels = [tmp_path / "exported" / f"qrels_{tier}.txt" for tier in ("evidence", "gold")]
+    printed = run(
+        place / "node_modules" / ".bin" / "tsx",
+        *(place / "src" / "evaluation" / "summarize_run.ts", "--runDir", tmp_path / "exported"),
+        *("--qrels", qrels[0], "--secondaryQrels", qrels[1]),
+        cwd=place,
+    )
+    lines = dict(line.split(": ", 1) for line in printed.splitlines())
+    ours = load_run("runs/mine").metrics
+    assert lines["Processed queries"] == "6" and lines["Status counts"] == "completed=6"
+    for theirs, tier in (("system-surfaced", "surfaced"), ("agent-previewed", "previewed")):
+        recall = float(lines[f"Macro recall ({theirs}, evidence)"])
+        assert recall == pytest.approx(ours[f"recall_{tier}"], abs=5e-5)
+    behavior = float(lines["Macro recall (agent-behavior, evidence)"])
+    assert behavior >= round(max(ours["recall_opened"], ours["recall_cited"]), 4) > 0
+    calls = dict(word.split("=") for word in lines["Tool calls"].split())
+    assert int(calls["total"]) == round(6 * ours["tool_calls"])
+    assert int(calls["search"]) == round(6 * ours["search_calls"])
+
+
+def test_optuna_optimises_what_a_ranking_returns(tmp_path):
+    """Its study is kept in a database, and its second start continues it."""
+    command = [python("optuna"), "-m", "soundingline.experiments", "rank", *TINY, "name=s"]
+    (tmp_path / "own" / "experiment").mkdir(parents=True)
+    (tmp_path / "own" / "experiment" / "optimised.yaml").write_text(OPTIMISED)
+    for start in (1, 2):
+        run(*command, "--config-dir", "own", "experiment=optimised", cwd=tmp_path)
+        values = [
+            cell.metrics["R@100"] for cell in load_runs(sorted(tmp_path.glob("runs/s/document-*")))
+        ]
+        assert len(values) == 2 * start
+        found = yaml.safe_load((tmp_path / "runs/s/optimization_results.yaml").read_text())
+        assert found["best_value"] == max(values)
+
+
+OPTIMISED = """\
+# @package _global_
+# The depth with the best recall.
+defaults:
+  - override /hydra/sweeper: optuna
+optimized_metric: R@100
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    direction: maximize
+    n_trials: 2
+    n_jobs: 1
+    study_name: depth
+    storage: sqlite:///study.db
+    params:
+      retriever.depth: range(1, 1000)
+"""

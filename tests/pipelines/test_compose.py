@@ -3,8 +3,8 @@ counts of several threads and notes of a search. Link expansion against values c
 oracle: judged evidence first, in the units that are indexed, and its base behind it. What
 `soundingline.pipelines` exports: names, docstrings, imports, short pipelines."""
 
-import gc
 import importlib
+import json
 import re
 import socket
 import subprocess
@@ -34,7 +34,14 @@ from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.index_folder import OpenedIndex
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
-from soundingline.pipelines.stage import ByArguments, Collection, Counts, add_note, search_notes
+from soundingline.pipelines.stage import (
+    ByArguments,
+    Collection,
+    Counts,
+    add_note,
+    as_code,
+    search_notes,
+)
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.data import Hit, Link, SearchRequest, Unit, parent
 from soundingline.toolkit.errors import InputError
@@ -98,10 +105,7 @@ def test_an_empty_frame_gives_an_empty_frame_of_the_same_columns():
     assert set(got.columns) == {*empty.columns, "passage"}
 
 
-def test_equal_settings_are_equal_stages():
-    assert MaxP(5) == MaxP(5)
-    assert hash(MaxP(5)) == hash(MaxP(5))
-    assert MaxP(5) != MaxP()
+def test_the_depth_is_in_the_representation():
     assert (repr(MaxP()), repr(MaxP(depth=5))) == ("MaxP(depth=None)", "MaxP(depth=5)")
 
 
@@ -219,9 +223,7 @@ def test_a_fusion_keeps_columns_queries_inputs_and_cuts_at_its_depth(kind):
         assert len(empty) == 0 and set(columns) - {"query_0"} == set(empty.columns)
     cut = kind(FIRST, SECOND, depth=2)
     pd.testing.assert_frame_equal(cut(frame("b")), kind(FIRST, SECOND)(frame("b"))[:2])
-    assert (kind(FIRST, SECOND) % 2).compile() == cut
-    assert hash((kind(FIRST, SECOND) % 2).compile()) == hash(cut)
-    assert kind(FIRST, SECOND) == kind(FIRST, SECOND) != kind(SECOND, FIRST)
+    assert repr((kind(FIRST, SECOND) % 2).compile()) == repr(cut)
     outputs = pt.inspect.transformer_outputs(cut, ["qid", "query"])
     assert set(outputs) == {"qid", "query", "docno", "score", "rank"}
 
@@ -259,8 +261,8 @@ def test_options_nest_any_two_retrievers(option):
         ]
         config = compose("config", overrides=overrides)
     made = instantiate(config.retriever)
-    assert made.first == BM25(k1=25.0, b=1.0, depth=7)
-    assert made.second == QueryLikelihood(mu=5)
+    assert repr(made.first) == repr(BM25(k1=25.0, b=1.0, depth=7))
+    assert repr(made.second) == repr(QueryLikelihood(mu=5))
     index = TwoRankings()
     fusion = made.bind(Collection("c1", index=index))
     assert len(fusion(frame("b"))) == 4
@@ -353,16 +355,21 @@ def test_hits_are_read_one_by_one_in_parts_and_backwards():
         hits[3]
 
 
-def test_only_the_hits_that_a_page_shows_are_made():
+def test_only_the_hits_that_a_page_shows_are_made(monkeypatch):
+    made = []
+
+    def counted(*fields):
+        made.append(fields)
+        return Hit(*fields)
+
+    monkeypatch.setattr("soundingline.toolkit.data.Hit", counted)
     rows = [(f"d{number}", 1000.0 - number) for number in range(1000)]
     store = store_of({docid: f"A ship, {docid}." for docid, _ in rows})
     session = RankedBrowsing(page=5).open(PipelineBackend(FixedRows(*rows)), store)
-    before = sum(type(thing) is Hit for thing in gc.get_objects())
     result = session.call("search", {"reason": "", "query": "ship"})
-    after = sum(type(thing) is Hit for thing in gc.get_objects())
     assert result.call.ranking == tuple(docid for docid, _ in rows)
     assert session.exposures.tiers["surfaced"] == result.call.ranking
-    assert after - before <= 10  # the page's, as it was made and as it is told
+    assert 5 <= len(made) <= 10
 
 
 class Noting(pt.Transformer):
@@ -559,7 +566,6 @@ def test_a_collection_gives_its_links_to_a_retriever_with_expansion():
     queries = pd.DataFrame({"qid": ["q"], "query": ["words"]})
     assert set(bound.transform(queries)["docno"]) == {"a", "b", "c", "x", "y", "z"}
     assert bound.fingerprint == LINKS.fingerprint
-    assert retriever == LinkExpansion(retriever=retriever.retriever, head=1) != bound
 
 
 def test_a_collection_without_links_is_refused():
@@ -760,10 +766,8 @@ def test_the_representation_of_every_stage_is_code_that_makes_it_again(instances
         again = eval(repr(stage), names)
         assert repr(again) == repr(stage) and type(again) is type(stage), name
         if isinstance(stage, pt.Transformer):
-            given = {key: str(value) for key, value in stage._arguments().items()}
-            assert {key: str(value) for key, value in again._arguments().items()} == given, name
-    pipe = instances["BM25"] >> pipelines.MaxP()
-    assert eval(repr(pipe), names) == pipe
+            given = {key: as_code(value) for key, value in stage._arguments().items()}
+            assert {key: as_code(value) for key, value in again._arguments().items()} == given, name
     assert eval(repr(instances["over"]), names).base == instances["LexicalIndex"]
 
 
@@ -855,5 +859,5 @@ def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5, tmp_path):
     pd.testing.assert_frame_equal(
         ranking, (MonoT5(tiny_monot5, depth=2) >> MaxP())(given).drop(columns="text")
     )
-    # Frames with the attribute are written and copied as others are.
-    assert ranking.copy().attrs == ranking.attrs
+    # A frame with attributes that JSON cannot hold could not be written as Parquet.
+    assert json.loads(json.dumps(given.attrs)) == given.attrs != {}

@@ -120,6 +120,23 @@ def test_an_index_counts_its_units_and_their_terms(built):
     assert len(index) == len(corpus()) - (engine.name == "anserini")  # which omits the empty one
 
 
+def test_an_engine_takes_dicts_and_a_string_and_replaces_nothing(built, tmp_path):
+    engine, _ = built
+    rows = [{"docno": unit.unit_id, "title": unit.title, "text": unit.text} for unit in corpus()]
+    path = tmp_path / "index"
+    engine.build(rows, str(path), corpus_fingerprint="rows")
+    assert len(engine.open(str(path))) == len(corpus()) - (engine.name == "anserini")
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.tex").write_text("years of work")
+    for held in (path, tmp_path / "papers"):
+        before = sorted(file.name for file in held.iterdir())
+        with pytest.raises(InputError, match="would be replaced"):
+            engine.build(rows, held, corpus_fingerprint="other")
+        assert sorted(file.name for file in held.iterdir()) == before
+    with pytest.raises(InputError, match=r"document 1 has the docno 1\.0"):
+        engine.build([{"docno": 1.0, "text": "a"}], tmp_path / "new", corpus_fingerprint="new")
+
+
 def test_an_opened_index_is_its_folder_and_its_corpus(built, tmp_path):
     engine, index = built
     again = engine.open(index.path)
@@ -259,25 +276,23 @@ def test_a_shallower_ranking_is_the_beginning_of_a_deeper_one(make, row):
     shallow = make(depth=3)(QUERIES)
     first = deep[deep["rank"] < 3].reset_index(drop=True)
     assert shallow.groupby("qid").size().max() == 3
-    if row[0] in ("rrf", "interpolation"):  # of rankings of that depth
-        return
-    if row[1] != "anserini":  # which lowers equal scores by a millionth a place
+    fused = row[0] in ("rrf", "interpolation")  # of rankings of that depth
+    if row[1] != "anserini" and not fused:  # which lowers equal scores by a millionth a place
         np.testing.assert_allclose(shallow["score"], first["score"], rtol=1e-6)
-    if row[1] != "pisa":  # which chooses among equal ones at the cut
+    if row[1] != "pisa" and not fused:  # which chooses among equal ones at the cut
         assert shallow["docno"].tolist() == first["docno"].tolist()
         cut = (make(depth=30) % 3).compile()
         pd.testing.assert_frame_equal(cut(QUERIES), first, check_dtype=False)
     assert make(depth=30).fuse_rank_cutoff(40) is None
 
 
-def test_retrievers_are_equal_by_class_index_and_settings(make, row):
-    one, same, other = make(), make(), make(depth=7)
-    assert one == same and hash(one) == hash(same) and repr(one) == repr(same)
-    assert other not in (one, "text") and "depth=7" in repr(other)
+def test_a_retriever_travels_with_its_settings(make, row):
+    other = make(depth=7)
+    assert "depth=7" in repr(other)
     if row[1] in VECTORS:  # drawn by a local class
         return
     again = pickle.loads(pickle.dumps(other))
-    assert again == other
+    assert repr(again) == repr(other)
     pd.testing.assert_frame_equal(again(QUERIES), other(QUERIES), rtol=1e-6)
 
 
@@ -291,9 +306,15 @@ def test_many_threads_get_what_one_gets(make):
             pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
 
 
-def test_weights_by_term_rank_as_the_same_words_repeated(make, row):
-    if row[0] in ("learned", "rrf", "interpolation") or row == ("rm3", "anserini"):
-        return
+TAKE_WEIGHTS = [
+    row
+    for row in RETRIEVERS
+    if row[0] not in ("learned", "rrf", "interpolation") and row != ("rm3", "anserini")
+]
+
+
+@pytest.mark.parametrize("make", TAKE_WEIGHTS, ids="-".join, indirect=True)
+def test_weights_by_term_rank_as_the_same_words_repeated(make):
     words = pd.DataFrame({"qid": ["1"], "query": ["omega omega running Running"]})
     toks = [{"omega": 2.0, "run": 2.0, "delta": 0.0}]
     for weighted in (
@@ -376,14 +397,13 @@ def test_a_bound_retriever_ranks_as_the_index_s_own_and_leaves_the_first_as_it_w
         (RM3(fb_docs=2), index.bm25() >> Feedback(index, fb_docs=2) >> index.bm25()),
     ]:
         bound = retriever.bind(over)
-        assert bound(QUERY).equals(own(QUERY))
+        ranking = bound(QUERY)
+        assert ranking.equals(own(QUERY)[ranking.columns])
         assert retriever.collection is None and bound.collection == over
-        assert bound != retriever and bound != retriever.bind(Collection("c2", index=index))
-        again = retriever.bind(over)
-        assert again == bound and hash(again) == hash(bound)
         with pytest.raises(InputError, match=r"is not bound.*index\.bm25"):
             retriever(QUERY)
-    assert (BM25(k1=2).bind(over) % 1).compile() == BM25(k1=2, depth=1).bind(over) % 1
+    cut = (BM25(k1=2).bind(over) % 1).compile()
+    assert repr(cut) == repr(BM25(k1=2, depth=1).bind(over) % 1)
 
 
 def test_an_engine_that_lacks_a_model_is_refused_before_it_builds():
@@ -464,7 +484,7 @@ def with_documents(seed, size=50):
     return pd.DataFrame(rows, columns=["qid", "query", "docno", "text"])
 
 
-def assert_as_ranked(make, seed, tolerance=0.0):
+def assert_as_ranked(make, seed):
     """Given documents have scores and order of a ranking of all; 0 where that lacks them."""
     ranking, inp = make(400)(GIVEN_QUERIES), with_documents(seed)
     whole = {(row.qid, row.docno): row.score for row in ranking.itertuples()}
@@ -473,7 +493,7 @@ def assert_as_ranked(make, seed, tolerance=0.0):
         zip(inp["qid"], inp["docno"], inp["text"], strict=True)
     )
     expected = [whole.get(key, 0.0) for key in zip(out["qid"], out["docno"], strict=True)]
-    np.testing.assert_allclose(out["score"], expected, rtol=tolerance, atol=tolerance)
+    assert out["score"].tolist() == expected
     assert len(set(out["score"])) > 20
     places = {key: place for place, key in enumerate(whole)}
     for qid, rows in out.groupby("qid", sort=False):
@@ -506,8 +526,7 @@ def test_phrases_count_for_given_documents(enriched):
 def test_learned_retrievers_score_given_documents(kind, tmp_path):
     retriever = learned(kind, tmp_path, documents(400), WordWeights())
     for seed in range(cases(20, 3)):
-        # Matrix products round by their shape; one vector a document has its own kernel.
-        assert_as_ranked(retriever.at_depth, seed, 1e-5 if kind == "colbert" else 0.0)
+        assert_as_ranked(retriever.at_depth, seed)
 
 
 def test_features_are_written_as_pyterrier_writes_them(frequent):
@@ -832,9 +851,7 @@ def test_each_damage_of_each_file_is_told_with_its_name_and_how_to_rebuild(built
         line = str(told.value)
         assert "\n" not in line
         assert "build it again" in line or "delete that folder and run" in line, line
-        # A manifest that names another format says so instead.
-        named = any(Path(file).name in line for file in changed)
-        assert named or ("manifest.json" in changed and "has the format" in line), line
+        assert any(Path(file).name in line for file in changed), line
         shutil.rmtree(folder.parent)
 
 

@@ -2,6 +2,7 @@
 published, a home of ir_datasets."""
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -126,9 +127,10 @@ def write_parquet(path, rows):
 
 
 def write_jsonl(path, rows):
-    """Rows as JSON lines."""
+    """Rows as JSON lines, compressed if the name ends with `.gz`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 
 

@@ -92,6 +92,7 @@ class Peer:
         self.requests = []
         self.most_in_flight = 0
         self.version = None  # what /version replies, as vLLM does
+        self.models = None  # the names in the list of models; None: there is no such list
         self.gathered = 0  # so many must have been in flight at once before any has a reply
         self._in_flight = 0
         self._lock = threading.Lock()
@@ -114,6 +115,7 @@ class Peer:
         self.script.clear()
         self.requests.clear()
         self.default = Say(text="done")
+        self.models = None
         self.most_in_flight = self.gathered = 0
 
     def stall(self, seconds):
@@ -169,9 +171,15 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self):
-        version = self.server.peer.version
-        known = self.path == "/version" and version is not None
-        self._write(200 if known else 404, json.dumps({"version": version}), "application/json")
+        peer = self.server.peer
+        if self.path.partition("?")[0].endswith("/models"):
+            listed = [{"id": name} for name in peer.models or ()]
+            status = 501 if peer.models is None else 200
+            self._write(status, json.dumps({"data": listed}), "application/json")
+            return
+        known = self.path == "/version" and peer.version is not None
+        text = json.dumps({"version": peer.version})
+        self._write(200 if known else 404, text, "application/json")
 
     def do_POST(self):
         length = int(self.headers.get("content-length") or 0)

@@ -9,12 +9,13 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import uvicorn
 from support.benchmarks import WordBackend, store_of
 
 from soundingline.experiments.serve.http import http_server
-from soundingline.experiments.serve.server import make_service
+from soundingline.experiments.serve.server import listen, make_service
 from soundingline.experiments.serve.sessions import QuestionQueue, ServerOptions, Service
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.search import RankedBrowsing
@@ -94,7 +95,9 @@ def serving(
         questions = None if folder is None else QuestionQueue(folder, topics)
         service = make_service(tool, backend, store, given, questions=questions)
         server = http_server(service)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+        listener = stack.enter_context(listen(given.host, given.port))
+        serve = partial(server.serve, [listener])
+        thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
         thread.start()
         until(lambda: server.started)
         headers = {"Authorization": f"Bearer {given.token}"} if given.token else {}

@@ -104,9 +104,11 @@ def test_a_folder_appears_complete_or_not_at_all(tmp_path, umask):
         (folder / "a").write_text("1")
         assert not target.exists()
     assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~umask
-    with pytest.raises(KeyboardInterrupt), atomic_folder(target) as folder:
+    with pytest.raises(KeyboardInterrupt), atomic_folder(target, replace=True) as folder:
         (folder / "new").write_text("new")
         raise KeyboardInterrupt
+    with pytest.raises(InputError, match="exists and would be replaced"), atomic_folder(target):
+        pytest.fail("the work began")
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
     assert [path.read_text() for path in target.iterdir()] == ["1"]
 

@@ -209,15 +209,16 @@ def test_a_transcript_that_fills_the_window_ends_with_an_answer(weights, tmp_pat
     ]
     run = carried_out(tmp_path, full)
     assert len(run.trajectories) == FEW
-    reason = "context_window" if known else "context_overflow"
+    # Where the window is not known, the first refusal names it for all questions.
+    reasons = {"context_window"} if known else {"context_window", "context_overflow"}
     for trajectory in run.trajectories:
-        assert (trajectory.status, trajectory.reason) == ("out_of_context", reason)
+        assert trajectory.status == "out_of_context" and trajectory.reason in reasons
         text = trajectory.messages[-1]["content"]
         assert re.fullmatch(ANSWER, text), text
         assert len(trajectory.calls) > 1
-    # vLLM refuses each question once where the window is not known, and none where it is.
+    # vLLM refuses nothing where the window is known, and else each question that is under way once.
     ledger = run.ledger
-    assert (ledger["failed"] == 0) if known else (FEW <= ledger["failed"] <= 2 * FEW)
+    assert (ledger["failed"] == 0) if known else (1 <= ledger["failed"] <= FEW)
     calls = [len(trajectory.calls) for trajectory in run.trajectories]
     left_out = sum(bool(trajectory.warnings) for trajectory in run.trajectories)
     sys.stdout.write(f"calls {calls}; refused {ledger['failed']}; exchanges left out {left_out}\n")

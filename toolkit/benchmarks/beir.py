@@ -11,6 +11,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import (
+    JSON_LINES,
     Id,
     OptionalText,
     Text,
@@ -77,6 +78,9 @@ class BeirBenchmark(Benchmark):
       of the checklist the document meets.
     - `links.tsv`, optional: `docid, linked`, which documents a document refers to.
 
+    Files of JSON lines may also have the names `corpus.json`, `corpus.jsonl.gz` or
+    `corpus.json.gz`, and so on. Whether a file is compressed is read from its content.
+
     The constructor reads questions and judgements only; `documents()` streams the corpus.
 
     Args:
@@ -114,10 +118,11 @@ class BeirBenchmark(Benchmark):
         self.split = split
         self.sets = sets
         self._answers = None if answers is None else Path(answers)
-        self._corpus = _required(self.path, "corpus.jsonl", origin)
-        self._queries = _required(self.path, "queries.jsonl", origin)
-        self._satisfaction = self._optional("satisfaction.jsonl")
-        self._links = self._optional("links.tsv")
+        self._corpus = _required(self.path, "corpus", origin)
+        self._queries = _required(self.path, "queries", origin)
+        self._satisfaction = _json_lines(self.path, "satisfaction")
+        links = self.path / "links.tsv"
+        self._links = links if links.is_file() else None
         self._qrels = _qrels_files(self.path, split)
         qrels = {tier: read_qrels(files) for tier, files in self._qrels.items()}
         evidence = qrels["evidence"]
@@ -165,10 +170,6 @@ class BeirBenchmark(Benchmark):
             corpus_share=corpus_share,
             front_matter=front_matter,
         )
-
-    def _optional(self, name: str) -> Path | None:
-        path = self.path / name
-        return path if path.is_file() else None
 
     def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
         if self.corpus_share == 1:
@@ -241,15 +242,20 @@ def _read_links(path: Path) -> Iterator[Link]:
         yield Link(*ends)
 
 
-def _required(folder: Path, name: str, origin: str) -> Path:
+def _json_lines(folder: Path, stem: str) -> Path | None:
+    paths = (folder / f"{stem}{suffix}" for suffix in JSON_LINES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _required(folder: Path, stem: str, origin: str) -> Path:
     if not folder.is_dir():
         do = f"It should hold {origin or 'a collection in the BEIR layout'}"
         raise InputError(f"there is no folder {folder}", do=do)
-    path = folder / name
-    if not path.is_file() or not path.stat().st_size:
+    path = _json_lines(folder, stem)
+    if path is None or not path.stat().st_size:
         names = sorted(entry.name for entry in folder.iterdir())
         raise InputError(
-            f"{path} is absent or empty",
+            f"{path or folder / f'{stem}.jsonl'} is absent or empty",
             valid="corpus.jsonl, queries.jsonl and qrels/<split>.tsv",
             do=f"The folder holds: {', '.join(names[:12]) or 'nothing'}",
         )

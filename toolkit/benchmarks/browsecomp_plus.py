@@ -15,12 +15,14 @@ from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, select_topics
 from soundingline.toolkit.benchmarks.formats import (
+    JSON_LINES,
     Id,
     Location,
     OptionalText,
     Text,
     content_hash,
     distinct_topics,
+    has_json_lines,
     read_qrels,
     read_topics,
     records,
@@ -34,7 +36,9 @@ from soundingline.toolkit.optional import hub_dataset, import_optional, is_hub_n
 
 R = TypeVar("R")
 
-_SUFFIXES = (".parquet", ".jsonl")
+_PARQUET = ".parquet"
+_SUFFIXES = (_PARQUET, *JSON_LINES)
+_PARQUET_MARK = b"PAR1"  # the first four bytes of a file
 _PASSAGE = re.compile(r"browsecomp_plus_(.+)_\d+")
 _BATCH = 128  # rows of a Parquet file in memory at once
 
@@ -221,22 +225,36 @@ def _decrypted(key: Canary | None, location: Location, text: str) -> str:
 
 def published_files(source: str, revision: str | None = None) -> list[Path]:
     """The files of a data set in the order of their names: `source` is a file, a folder with such
-    files at any depth or, if no such path exists, the name of a data set on the hub."""
+    files at any depth or, if no such path exists, the name of a data set on the hub. The files of a
+    folder are of one kind. Files of JSON next to Parquet or `.jsonl` describe the data set, and are
+    left out."""
     path = Path(source).expanduser()
-    if path.is_file() and path.suffix in _SUFFIXES:
+    if path.is_file():
         return [path]
     if not path.exists() and is_hub_name(source):
         path = hub_dataset(source, [f"*{suffix}" for suffix in _SUFFIXES], revision)
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
-        if len({file.suffix for file in files}) == 1:
-            return files
+    kinds: dict[str, list[Path]] = {}
+    for file in sorted(path.rglob("*")) if path.is_dir() else ():
+        if (suffix := _suffix(file)) and file.is_file():
+            kinds.setdefault(suffix, []).append(file)
+    if kinds.keys() & {_PARQUET, ".jsonl"}:
+        kinds.pop(".json", None)
+    if len(kinds) == 1:
+        return next(iter(kinds.values()))
     raise InputError(
-        f"there are no rows at {source}",
-        valid="a .parquet or .jsonl file, a folder with files of one of these kinds, or the name "
-        "of a data set on the Hugging Face hub",
+        f"there are no rows at {source}"
+        if not kinds
+        else f"{source} has files of {len(kinds)} kinds ({', '.join(kinds)})",
+        valid="a file of Parquet or JSON lines (which may be compressed by gzip), a folder with "
+        f"files of one of the kinds {', '.join(_SUFFIXES)}, or the name of a data set on the "
+        "Hugging Face hub",
         do="check the path",
     )
+
+
+def _suffix(path: Path) -> str:
+    """The kind of a file by its name; empty for another file."""
+    return next((suffix for suffix in _SUFFIXES if path.name.endswith(suffix)), "")
 
 
 def published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Location, R]]:
@@ -244,9 +262,14 @@ def published_rows(files: Sequence[Path], model: type[R]) -> Iterator[tuple[Loca
     JSON-lines file, counted from 1."""
     columns = list(model.__annotations__)
     for path in files:
-        rows = _parquet_rows(path, columns) if path.suffix == ".parquet" else records(path)
+        rows = _parquet_rows(path, columns) if _is_parquet(path) else records(path)
         for location, row in rows:
             yield location, parse(model, row, where=location)
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return path.suffix == _PARQUET or stream.read(len(_PARQUET_MARK)) == _PARQUET_MARK
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Location, dict[str, Any]]]:
@@ -275,7 +298,7 @@ def _existing(name: str, path: str) -> Path:
 
 # The TREC RAG track.
 
-_TEXTS = ("contents", "segment", "text")
+_TEXTS = ("contents", "segment", "text", "body")
 
 
 class NarrativeRow(BaseModel):
@@ -286,8 +309,8 @@ class NarrativeRow(BaseModel):
 
 
 class DocumentRow(TypedDict):
-    """A document. ClimbMix's shards have only `text`, MS MARCO V2.1's segments `docid`, `url`,
-    `title` and `segment`."""
+    """A document. ClimbMix's shards have only `text`; MS MARCO V2.1 has `docid`, `url` and `title`
+    with the `body` of a document or with a `segment` of it."""
 
     docid: NotRequired[OptionalText]
     id: NotRequired[OptionalText]
@@ -296,6 +319,7 @@ class DocumentRow(TypedDict):
     text: NotRequired[OptionalText]
     contents: NotRequired[OptionalText]
     segment: NotRequired[OptionalText]
+    body: NotRequired[OptionalText]
 
 
 class TrecRag(Benchmark):
@@ -304,9 +328,10 @@ class TrecRag(Benchmark):
     Args:
         topics: a file `id<TAB>narrative` without a header (2026), or JSON lines with `id` and
             `narrative` or `title` (2025).
-        corpus: a Parquet or JSON-lines file, a folder of them, or a data set of the Hugging Face
-            hub. A document without a `docid` or `id` has the organizers' id of a row of ClimbMix,
-            the name of its file and the number of the row from 0: `shard_00459_61697`.
+        corpus: a Parquet or JSON-lines file, which may be compressed by gzip, a folder of them, or
+            a data set of the Hugging Face hub. A document without a `docid` or `id` has the
+            organizers' id of a row of ClimbMix, the name of its file and the number of the row from
+            0: `shard_00459_61697`.
         qrels: a TREC file of judgements; None for questions without any.
         name: of the benchmark.
         corpus_revision: branch, tag or commit of the data set on the hub.
@@ -339,7 +364,7 @@ class TrecRag(Benchmark):
                 raise InputError(f"there is no file of {what} {file}", do="correct the path")
         self._files = published_files(corpus, corpus_revision)
         path = Path(topics)
-        if path.suffix == ".jsonl":
+        if has_json_lines(path):
             located = rows(path, NarrativeRow)
             known = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
         else:
@@ -358,12 +383,17 @@ class TrecRag(Benchmark):
 
     def whole_fingerprint(self) -> str:
         """Hash of the corpus's files and of their names, which are part of ids."""
-        return fingerprint("trec_rag", [(file.stem, content_hash(file)) for file in self._files])
+        return fingerprint("trec_rag", [(_shard(file), content_hash(file)) for file in self._files])
 
     def read_documents(self) -> Iterator[Document]:
         for place, row in published_rows(self._files, DocumentRow):
-            docid = row.get("docid") or row.get("id") or f"{place.path.stem}_{place.line - 1}"
+            docid = row.get("docid") or row.get("id") or f"{_shard(place.path)}_{place.line - 1}"
             texts = [row[field] for field in _TEXTS if field in row]  # type: ignore[literal-required]
             if not texts:
                 raise InputError(f"{place} has no text", valid=f"a field {', '.join(_TEXTS)}")
             yield Document(docid, row.get("title", ""), texts[0], row.get("url", ""))
+
+
+def _shard(path: Path) -> str:
+    """The name of a shard without its kind."""
+    return path.name.removesuffix(_suffix(path) or path.suffix)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from soundingline.toolkit.data import Topic
+from soundingline.toolkit.data import LARGEST_GRADE, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import file_hash
 
@@ -17,6 +19,9 @@ R = TypeVar("R")
 
 _HASHES: dict[tuple[str, int, int], str] = {}
 _decode = json.JSONDecoder().decode  # without the checks that `json.loads` repeats on each line
+JSON_LINES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+"""What names of JSON-lines files end with, compressed by gzip or not; the content decides."""
+_GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1
 HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"})
 
 
@@ -53,18 +58,32 @@ class Location(NamedTuple):
 def lines(path: Path) -> Iterator[tuple[Location, str]]:
     """The lines of a UTF-8 file that are not blank, without their line end and a byte order mark.
     Lines end at a newline character only, because JSON strings contain other line ends of Unicode.
-    """
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            location = Location(path, number)
-            try:
-                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{location} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
-                ) from None
-            if line and not line.isspace():
-                yield location, line
+    A file that is compressed by gzip, whatever its name, is decompressed."""
+    number = 0
+    with path.open("rb") as file:
+        stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file
+        try:
+            for number, raw in enumerate(stream, start=1):
+                location = Location(path, number)
+                try:
+                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    raise InputError(
+                        f"{location} is not UTF-8 ({error.reason})", do="Convert the file to UTF-8"
+                    ) from None
+                if line and not line.isspace():
+                    yield location, line
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"{path} cannot be decompressed after line {number} ({error})",
+                valid="a complete gzip file",
+                do="fetch the file again",
+            ) from None
+
+
+def has_json_lines(path: Path) -> bool:
+    """Whether the first line of a file begins a JSON object."""
+    return next((line.lstrip().startswith("{") for _, line in lines(path)), False)
 
 
 def records(path: Path) -> Iterator[tuple[Location, dict[str, Any]]]:
@@ -107,18 +126,21 @@ def read_answers(path: str | Path | None) -> dict[str, list[str]]:
 def read_qrels(files: Sequence[Path]) -> dict[str, dict[str, int]]:
     """The union of qrels files: grades by qid and docid. They have three columns (`query-id,
     corpus-id, score`, with or without the header line) or TREC's four (`qid, iteration, docid,
-    grade`), separated by tabs, or by white space if a line has no tab."""
+    grade`), separated by tabs, or by white space if a line has no tab. White space at the end of a
+    line is ignored."""
     return merge_qrels(row for path in files for row in _qrels(path))
 
 
 def _qrels(path: Path) -> Iterator[tuple[Location, Qrel]]:
     for number, (location, line) in enumerate(lines(path)):
-        fields = [part.strip() for part in line.split("\t")] if "\t" in line else line.split()
+        row = line.rstrip()
+        fields = [part.strip() for part in row.split("\t")] if "\t" in row else row.split()
         if number == 0 and fields[0].lower() in HEADERS:
             continue
         if len(fields) not in (3, 4) or not all(fields):
+            empty = "" if all(fields) else ", and one of them is empty"
             raise InputError(
-                f"{location} has {sum(map(bool, fields))} fields",
+                f"{location} has {len(fields)} fields{empty}",
                 valid="query-id, corpus-id, score; or TREC's qid, iteration, docid, grade",
             )
         try:
@@ -132,9 +154,13 @@ def _qrels(path: Path) -> Iterator[tuple[Location, Qrel]]:
 
 def merge_qrels(qrels: Iterable[tuple[object, Qrel]]) -> dict[str, dict[str, int]]:
     """Grades by qid and docid of judgements that come with their locations. A pair may occur
-    repeatedly with the same grade."""
+    repeatedly with the same grade. `InputError` for a grade above `LARGEST_GRADE`."""
     grades: dict[str, dict[str, int]] = {}
     for location, (qid, docid, grade) in qrels:
+        if grade > LARGEST_GRADE:
+            raise InputError(
+                f"{location} has the grade '{grade}'", valid=f"at most {LARGEST_GRADE:,}"
+            )
         known = grades.setdefault(qid, {}).setdefault(docid, grade)
         if known != grade:
             raise InputError(

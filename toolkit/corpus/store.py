@@ -97,9 +97,10 @@ class SqliteStore:
     def build(
         cls, path: Path | str, documents: Iterable[Document], *, corpus_fingerprint: str
     ) -> SqliteStore:
-        """Write the documents to the folder `path`, atomically, and open it. `InputError` for an
-        empty corpus; a docid that is empty, repeated, or ends like the id of a passage (`%p3`);
-        text that is not valid Unicode; a document of 1,000,000,000 bytes or more, SQLite's limit.
+        """Write the documents to the folder `path`, atomically, and open it. `InputError` for a
+        folder that exists and is not empty; an empty corpus; a docid that is empty, repeated, or
+        ends like the id of a passage (`%p3`); text that is not valid Unicode; a document of
+        1,000,000,000 bytes or more, SQLite's limit.
         """
         with _writing(Path(path), _TEXTS_SCHEMA) as connection:
             if not _write_texts(connection, documents, corpus_fingerprint):

@@ -22,9 +22,9 @@ _BENCHMARK = "benchmark"
 
 
 class PairedComparison(NamedTuple):
-    """A paired comparison of the runs `a` and `b` on one measure. `p_holm` is the p value after
-    Holm's correction over the comparison's family; the other fields are those of
-    `statistics.Paired`.
+    """A paired comparison of the runs `a` and `b` on one measure. `p_holm` and
+    `p_equivalence_holm` are the p values after Holm's correction over the comparison's family; the
+    latter is None without a margin. The other fields are those of `statistics.Paired`.
 
     Example:
         >>> values = {"a": {"q1": 1.0, "q2": 1.0}, "b": {"q1": 0.0, "q2": 0.5}}
@@ -49,6 +49,17 @@ class PairedComparison(NamedTuple):
     wins: int
     losses: int
     ties: int
+    p_equivalence: float | None = None
+    p_equivalence_holm: float | None = None
+
+    def conclusion(self, alpha: float = 0.05) -> str:
+        """`different` if the difference is significant at the level `alpha`; else `equivalent` if
+        it is significantly smaller than the margin; else `undecided`. Empty without a margin."""
+        if self.p_equivalence_holm is None:
+            return ""
+        if self.p_holm <= alpha:
+            return "different"
+        return "equivalent" if self.p_equivalence_holm <= alpha else "undecided"
 
     def seen_from(self, name: str) -> PairedComparison:
         """The same comparison with the run `name` (one of its two) as `a`."""
@@ -92,6 +103,7 @@ def compare(
     test: str = "randomisation",
     interval: str = "percentile",
     family: str = "measure",
+    margin: float | None = None,
     resamples: int = 9999,
     seed: int = 0,
 ) -> Comparisons:
@@ -106,6 +118,9 @@ def compare(
             later run against the earlier one.
         family: what Holm's correction runs over: the comparisons on one `measure` (as in
             `pt.Experiment`), or `all`.
+        margin: the smallest difference on the first of the measures that matters; a difference
+            that is significantly smaller is `equivalent` (`PairedComparison.conclusion`). None:
+            equivalence is not tested.
         test, interval, resamples, seed: see `statistics.paired_test`. Each comparison starts from
             the same seed, so that another run does not change the others' intervals.
 
@@ -131,7 +146,16 @@ def compare(
         measures = [name for name in TESTED if all(name in run.per_question for run in runs)]
     options = {"test": test, "interval": interval, "resamples": resamples, "seed": seed}
     rows = [
-        (measure, a.name, b.name, paired_test(*_shared_values(a, b, measure), **options))  # type: ignore[arg-type]
+        (
+            measure,
+            a.name,
+            b.name,
+            paired_test(
+                *_shared_values(a, b, measure),
+                **options,  # type: ignore[arg-type]
+                margin=margin if measure == measures[0] else None,
+            ),
+        )
         for measure in measures
         for a, b in pairs
     ]
@@ -141,9 +165,18 @@ def compare(
         for first in range(0, len(rows), size or 1)
         for p in holm([row.p for *_, row in rows[first : first + size]])
     ]
+    equivalence = [row.p_equivalence for *_, row in rows if row.p_equivalence is not None]
+    smaller = dict(enumerate(holm(equivalence)))  # the first measure's rows come first
     compared = Comparisons(
-        PairedComparison(measure=measure, a=a, b=b, p_holm=p, **vars(row))
-        for (measure, a, b, row), p in zip(rows, adjusted, strict=True)
+        PairedComparison(
+            measure=measure,
+            a=a,
+            b=b,
+            p_holm=p,
+            p_equivalence_holm=smaller.get(place),
+            **vars(row),
+        )
+        for place, ((measure, a, b, row), p) in enumerate(zip(rows, adjusted, strict=True))
     )
     compared.note = simulation(runs)
     return compared
@@ -217,10 +250,12 @@ class System:
 
 @dataclass(frozen=True)
 class Systems:
-    """Systems and benchmarks, both in order of first appearance."""
+    """Systems and benchmarks, both in order of first appearance. With `has_shares`, several of the
+    benchmarks are one benchmark with corpora of different sizes, over which nothing is averaged."""
 
     benchmarks: Sequence[str]
     systems: Sequence[System]
+    has_shares: bool = False
 
     def benchmarks_of(self, measure: str) -> list[str]:
         """The benchmarks on which any system has the measure."""
@@ -232,7 +267,10 @@ class Systems:
 
     def macro_average(self, system: System, measure: str) -> float | None:
         """The mean over the benchmarks with this measure, each with the same weight; None if the
-        system lacks one of them, because a mean over other benchmarks cannot be compared."""
+        system lacks one of them, because a mean over other benchmarks cannot be compared, and with
+        `has_shares`."""
+        if self.has_shares:
+            return None
         values = [system.value(measure, benchmark) for benchmark in self.benchmarks_of(measure)]
         present = [value for value in values if value is not None]
         return sum(present) / len(present) if present and len(present) == len(values) else None
@@ -282,7 +320,15 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
     varied = by or [name for name in varied_factors(firsts) if not _of_benchmark(name)]
     names = factor_labels(firsts, varied)
     systems = [System(name, row) for name, row in zip(names, rows.values(), strict=True)]
-    return Systems(labels, systems)
+    return Systems(labels, systems, _has_shares([group[0] for group in groups]))
+
+
+def _has_shares(runs: Sequence[EvaluatedRun]) -> bool:
+    """Whether the benchmarks of two runs differ in nothing but the share of the corpus."""
+    settings = [dict(run.manifest.get("config", {}).get(_BENCHMARK) or {}) for run in runs]
+    shares = [one.pop("corpus_share", None) for one in settings]
+    pairs = combinations(zip(settings, shares, strict=True), 2)
+    return any(one == other and share != rest for (one, share), (other, rest) in pairs)
 
 
 def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems | None) -> list[str]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 VERDICTS = Path("evaluation", "verdicts.json")
 RANKINGS = "run.trec"
+_LARGEST = 1e30
 _REPEATS = "evaluation/repeats.json"
 _SUMMARY = "evaluation/summary.json"
 _MANIFEST = "manifest.json"
@@ -101,6 +102,7 @@ class Evaluation:
         repeats: measure -> question -> its value in each repeat, whose mean is in `per_question`;
             empty without repeats.
         rankings: question -> docids, best first, as they were measured.
+        scores: question -> the score of each docid of its ranking; empty if they have none.
         verdicts: the judge's verdicts on the recorded answers.
         judge: what judged the answers: a model's name, or the exact rule; empty without answers.
         prices: role -> the date of the price list by which its dollars were computed anew; empty if
@@ -120,6 +122,7 @@ class Evaluation:
     curves: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     repeats: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     rankings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    scores: Mapping[str, Sequence[float]] = field(default_factory=dict)
     verdicts: Sequence[Verdict] = ()
     judge: str = ""
     prices: Mapping[str, str] = field(default_factory=dict)
@@ -331,7 +334,7 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
     }
     texts = {name: dump_json(getattr(evaluation, field)) for name, (field, _) in _FILES.items()}
     metrics = texts.pop(METRICS)
-    texts[RANKINGS] = trec_run(evaluation.rankings, folder.name)
+    texts[RANKINGS] = trec_run(evaluation.rankings, folder.name, evaluation.scores)
     if evaluation.repeats:
         components = {name: variance_components(row) for name, row in evaluation.repeats.items()}
         variance = {name: row._asdict() for name, row in components.items() if row}
@@ -490,23 +493,41 @@ def _evaluate_again(folder: RunFolder) -> str:
     return "run the command that made it again"
 
 
-def trec_run(rankings: Mapping[str, Sequence[str]], tag: str) -> str:
-    """Rankings as a TREC run.
-
-    The score falls by one with each rank, so that trec_eval, which sorts by score and then by
-    docid, keeps the order. White space in ids, which the format cannot hold, is percent-encoded.
+def trec_run(
+    rankings: Mapping[str, Sequence[str]],
+    tag: str,
+    scores: Mapping[str, Sequence[float]] | None = None,
+) -> str:
+    """Rankings as a TREC run, with `decreasing` scores; without scores, they count down to 1. White
+    space in ids, which the format cannot hold, is percent-encoded.
 
     Example:
-        >>> print(trec_run({"q1": ["d2", "d 1"]}, "bm25"), end="")
-        q1 Q0 d2 1 2 bm25
-        q1 Q0 d%201 2 1 bm25
+        >>> print(trec_run({"q1": ["d2", "d 1"]}, "bm25", {"q1": [7.5, 7.5]}), end="")
+        q1 Q0 d2 1 7.5 bm25
+        q1 Q0 d%201 2 7.49999952 bm25
     """
-    lines = [
-        f"{_field(qid)} Q0 {_field(docid)} {rank} {len(docids) - rank + 1} {_field(tag)}\n"
-        for qid, docids in rankings.items()
-        for rank, docid in enumerate(docids, start=1)
-    ]
+    lines = []
+    for qid, docids in rankings.items():
+        values = decreasing(scores[qid]) if scores else range(len(docids), 0, -1)
+        lines += [
+            f"{_field(qid)} Q0 {_field(docid)} {rank} {value:.9g} {_field(tag)}\n"
+            for rank, (docid, value) in enumerate(zip(docids, values, strict=True), start=1)
+        ]
     return "".join(lines)
+
+
+def decreasing(scores: Sequence[float]) -> list[float]:
+    """The scores of a ranking in 32 bits, each lowered to the next number below its predecessor if
+    it is not less. trec_eval reads 32 bits, and sorts by score and then by docid, descending: it
+    would reorder equal scores. Scores beyond 1e30 become 1e30; one that is not a number, -1e30."""
+    finite = np.nan_to_num(np.asarray(scores, float), nan=-_LARGEST)
+    values = np.clip(finite, -_LARGEST, _LARGEST).astype(np.float32)
+    # The bits of a float without its sign count up from 0, and are -1 times that below 0.
+    counted = np.abs(values).view(np.int32).astype(np.int64) * np.where(values < 0, -1, 1)
+    places = np.arange(len(counted))
+    counted = np.minimum.accumulate(counted + places) - places
+    lowered = np.abs(counted).astype(np.int32).view(np.float32)
+    return (lowered * np.where(counted < 0, -1, 1)).astype(float).tolist()
 
 
 @lru_cache(maxsize=1 << 16)  # a document is in many rankings

@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Qrels
 from soundingline.toolkit.errors import InputError, check_number
-from soundingline.toolkit.evaluation.retrieval import parse_measures
+from soundingline.toolkit.evaluation.retrieval import (
+    calculate,
+    measured_grades,
+    parse_measures,
+)
 from soundingline.toolkit.files import atomic_file
 
 NAMES = ("k1", "b", "weight", "tau")
@@ -307,8 +311,9 @@ def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> Me
                 do="choose one of these as an objective",
             )
     qids = list(qrels)
+    graded = {qid: measured_grades(qid, qrels[qid]) for qid in qids}
     grades = {
-        qid: np.array([qrels[qid][docid] for docid in table.docids[qid]], dtype=np.int64)
+        qid: np.array([graded[qid][docid] for docid in table.docids[qid]], dtype=np.int64)
         for qid in qids
     }
     values = np.zeros((len(measures), len(qids), len(table.points)))
@@ -366,7 +371,7 @@ def _values(measure: Any, rankings: Sequence[JudgedRanks]) -> Iterator[float]:
                     if rank:
                         names[rank - 1] = name
                 run[str(number)] = dict(zip(names, scores, strict=False))
-        values = {row.query_id: row.value for row in ir_measures.iter_calc([measure], qrels, run)}
+        values = {row.query_id: row.value for row in calculate([measure], qrels, run)}
         yield from (float(values[qid]) for qid in qrels)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from subprocess import CalledProcessError
 from typing import TYPE_CHECKING, Any
 
 import ir_measures
 
 from soundingline.toolkit.corpus.resolve import AMBIGUOUS
-from soundingline.toolkit.data import Qrels, parents
+from soundingline.toolkit.data import LARGEST_GRADE, Qrels, parents
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import findable, found_in
 
@@ -93,7 +94,8 @@ def measure_rankings(
 ) -> PerQuestion:
     """Measure -> question -> value, by ir_measures, for every question of `qrels`. A judged
     question without a ranking has the value of an empty ranking (0). A ranked question without
-    judgements is left out, as in trec_eval."""
+    judgements is left out, as in trec_eval. `InputError` for a grade above `LARGEST_GRADE`, and for
+    one that a measure does not define."""
     parsed = parse_measures(measures)
     numbers = _IdNumbers()
     # trec_eval sorts by score and breaks ties by docid, descending. Negated ranks as scores keep
@@ -104,18 +106,43 @@ def measure_rankings(
         if rankings.get(qid)
     }
     numbered = {
-        numbers[qid]: {numbers[docid]: grade for docid, grade in grades.items()}
-        for qid, grades in qrels.items()
+        numbers[qid]: {numbers[docid]: grade for docid, grade in measured_grades(qid, row).items()}
+        for qid, row in qrels.items()
     }
     values: PerQuestion = {name: {} for name in measures}
     if not numbered or not measures:
         return values
     names = dict(zip(parsed, measures, strict=True))
-    for metric in ir_measures.iter_calc(list(names), numbered, run):
+    for metric in calculate(list(names), numbered, run):
         values[names[metric.measure]][metric.query_id] = float(metric.value)
     return {
         name: {qid: by_number[numbers[qid]] for qid in qrels} for name, by_number in values.items()
     }
+
+
+def measured_grades(qid: str, grades: Mapping[str, int]) -> dict[str, int]:
+    """The grades of a question as measures read them: those below 0 as 0, judged and not relevant.
+    trec_eval would take such documents as not judged, and fails where a question has no other."""
+    for docid, grade in grades.items():
+        if grade > LARGEST_GRADE:
+            raise InputError(
+                f"document {docid!r} has the grade {grade} for question {qid!r}",
+                valid=f"at most {LARGEST_GRADE:,}",
+            )
+    return {docid: max(grade, 0) for docid, grade in grades.items()}
+
+
+def calculate(
+    measures: Sequence[Any], qrels: dict[str, dict[str, int]], run: dict[str, dict[str, float]]
+) -> list[Any]:
+    """The values by question that ir_measures computes from `measured_grades`."""
+    try:
+        return list(ir_measures.iter_calc(list(measures), qrels, run))
+    except CalledProcessError as error:  # gdeval.pl, which computes no other measures
+        raise InputError(
+            f"{' or '.join(map(str, measures))} cannot be computed for these judgements",
+            valid="grades up to 4 for ERR and nDCG(dcg='exp-log2')",
+        ) from error
 
 
 class _IdNumbers(dict[str, str]):

@@ -7,16 +7,14 @@ scipy and statsmodels are imported inside the functions that need them: their im
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from soundingline.toolkit.errors import InputError
@@ -43,8 +41,9 @@ class Paired:
     ties.
 
     `low` and `high` are the bootstrap interval of the difference, and `p` is that of the two-sided
-    test of no difference. `wins`, `losses` and `ties` count the questions on which `a` is higher,
-    lower and equal.
+    test of no difference. `p_equivalence` is the larger p value of two one-sided tests (Schuirmann,
+    1987) of a difference of at least the margin in either direction; None without a margin. `wins`,
+    `losses` and `ties` count the questions on which `a` is higher, lower and equal.
 
     Example:
         >>> a, b = {"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1}
@@ -64,6 +63,7 @@ class Paired:
     wins: int
     losses: int
     ties: int
+    p_equivalence: float | None = None
 
 
 def paired_test(
@@ -77,6 +77,7 @@ def paired_test(
     seed: int = 0,
     alpha: float = 0.05,
     power: float = 0.8,
+    margin: float | None = None,
 ) -> Paired:
     """Compare two systems over the same questions. The order of the questions has no influence.
 
@@ -89,20 +90,21 @@ def paired_test(
             `confidence`.
         resamples, seed: of the randomisation test and of the bootstrap.
         alpha, power: see `questions_needed`.
+        margin: the smallest difference that matters, in the unit of the values. None: equivalence
+            is not tested.
 
     Raises:
-        InputError: for unknown options, different questions, fewer than two questions, and values
-            that are not finite.
+        InputError: for unknown options, different questions, fewer than two questions, values that
+            are not finite, and a margin that is not above 0.
 
     Example:
         >>> row = paired_test({"q1": 0.5, "q2": 0.9, "q3": 0.4}, {"q1": 0.3, "q2": 0.9, "q3": 0.1})
         >>> (row.n, row.wins, row.ties, round(row.difference, 3))
         (3, 2, 1, 0.167)
     """
-    if test not in TESTS:
-        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
-    if interval not in INTERVALS:
-        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
+    _check_options(test, interval)
+    if margin is not None and not margin > 0:
+        raise InputError(f"the margin is {margin}", valid="a difference above 0, or none")
     shared = len(a.keys() & b.keys())
     if a.keys() != b.keys():
         raise InputError(
@@ -123,29 +125,98 @@ def paired_test(
             do="evaluate both sides again",
         )
     differences, errors = paired_differences(first, second)
-    mean = float(differences.mean())
-    mean = 0.0 if abs(mean) <= float(errors.mean()) else mean
-    p = 1.0
-    if differences.any() and test == "t":
-        p = float(t_test(differences[:, None], errors[:, None])[0])
-    elif differences.any():
-        p = _randomisation(differences, errors, resamples, seed)
-    low = high = mean
-    if not _is_constant(differences, errors):
-        low, high = _bootstrap(differences, errors, mean, interval, confidence, resamples, seed)
+    (result,) = _tests_of_means(
+        differences[:, None], errors[:, None], test, interval, confidence, resamples, seed
+    )
+    needed = questions_needed(differences, alpha=alpha, power=power) if result.mean else None
     return Paired(
         mean_a=float(first.mean()),
         mean_b=float(second.mean()),
-        difference=mean,
-        low=low,
-        high=high,
-        p=p,
+        difference=result.mean,
+        low=result.low,
+        high=result.high,
+        p=result.p,
         n=shared,
-        questions_needed=questions_needed(differences, alpha=alpha, power=power) if mean else None,
+        questions_needed=needed,
         wins=int((differences > 0).sum()),
         losses=int((differences < 0).sum()),
         ties=int((differences == 0).sum()),
+        p_equivalence=None
+        if margin is None
+        else _equivalence(differences, errors, margin, test, resamples, seed),
     )
+
+
+def _check_options(test: str, interval: str) -> None:
+    if test not in TESTS:
+        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
+    if interval not in INTERVALS:
+        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
+
+
+class _TestOfMean(NamedTuple):
+    """A mean over questions, its interval, and the p value of the test that it is 0."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def _tests_of_means(
+    values: Values,
+    errors: Values,
+    test: str,
+    interval: str,
+    confidence: float,
+    resamples: int,
+    seed: int,
+) -> list[_TestOfMean]:
+    """Test each column of `values` [questions, columns], whose rounding errors are `errors` of the
+    same shape. Columns share the sampled questions, and have the results that each has alone."""
+    means = values.mean(axis=0)
+    means = np.where(np.abs(means) <= errors.mean(axis=0), 0.0, means)
+    p = np.ones(len(means))
+    varied = np.flatnonzero(values.any(axis=0))
+    if test == "t" and len(varied):
+        p[varied] = t_test(values[:, varied], errors[:, varied])
+    else:
+        for column in varied:
+            one_sided = _randomisation(values[:, column], errors[:, column], resamples, seed)
+            p[column] = min(1.0, 2 * min(one_sided))
+    low, high = means.copy(), means.copy()
+    spread = np.flatnonzero(~_is_constant(values, errors))
+    if len(spread):
+        low[spread], high[spread] = _bootstrap(
+            values[:, spread],
+            errors[:, spread],
+            means[spread],
+            interval,
+            confidence,
+            resamples,
+            seed,
+        )
+    return [_TestOfMean(*map(float, row)) for row in zip(means, low, high, p, strict=True)]
+
+
+def _equivalence(
+    differences: Values, errors: Values, margin: float, test: str, resamples: int, seed: int
+) -> float:
+    """The larger p value of two one-sided tests: that the mean difference is at most `-margin`, and
+    that it is at least `margin`."""
+    if test == "t":
+        from scipy import stats
+
+        if _is_constant(differences, errors):
+            return float(abs(differences.mean()) >= margin)
+        sides = [(-margin, "greater"), (margin, "less")]
+        return max(
+            float(stats.ttest_1samp(differences, shift, alternative=side).pvalue)
+            for shift, side in sides
+        )
+    _, above = _randomisation(differences + margin, errors, resamples, seed)
+    below, _ = _randomisation(differences - margin, errors, resamples, seed)
+    return max(above, below)
 
 
 def paired_differences(a: Values, b: Values) -> tuple[Values, Values]:
@@ -187,7 +258,11 @@ def _is_constant(differences: Values, errors: Values) -> Any:
     return np.ptp(differences, axis=0) <= 2 * errors.max(axis=0)
 
 
-def _randomisation(differences: Values, errors: Values, resamples: int, seed: int) -> float:
+def _randomisation(
+    differences: Values, errors: Values, resamples: int, seed: int
+) -> tuple[float, float]:
+    """The one-sided p values of the sign-flip test: that the mean is at most, and at least, as
+    large as that of random signs."""
     # scipy's permutation_test compares sums relative to the observed one. If the summands nearly
     # cancel out, their rounding is larger than that.
     # A tie changes no sum, so that the test is exact where few questions differ.
@@ -210,38 +285,41 @@ def _randomisation(differences: Values, errors: Values, resamples: int, seed: in
         high += int((sums >= observed - error).sum())
     # All assignments include the observed one; a sample does not, and it counts as one more.
     extra = 0 if exact else 1
-    return min(1.0, 2 * (min(low, high) + extra) / (total + extra))
+    return (low + extra) / (total + extra), (high + extra) / (total + extra)
 
 
 def _bootstrap(
     differences: Values,
     errors: Values,
-    mean: float,
+    means: Values,
     method: Any,
     confidence: float,
     resamples: int,
     seed: int,
-) -> tuple[float, float]:
+) -> tuple[Values, Values]:
+    """The intervals of the means of the columns of [questions, columns]."""
     from scipy import stats
 
-    error = float(errors.mean())
+    error = errors.mean(axis=0)[:, None]
 
     def mean_without_error(values: Values, axis: int = -1) -> Any:
         # BCa counts how many means are below the observed one, which is 0 here, and how many are
         # equal to it.
-        means = np.mean(values, axis=axis)
-        return np.where(np.abs(means) <= error, 0.0, means)
+        averages = np.mean(values, axis=axis)
+        limits = error if averages.ndim > 1 else error[:, 0]
+        return np.where(np.abs(averages) <= limits, 0.0, averages)
 
     result = stats.bootstrap(
-        (differences - mean,),
+        ((differences - means).T,),
         mean_without_error,
         confidence_level=confidence,
         n_resamples=resamples,
-        batch=max(1, _BATCH_NUMBERS // len(differences)),
+        batch=max(1, _BATCH_NUMBERS // differences.size),
         method=method,
+        axis=-1,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return float(result.low) + mean, float(result.high) + mean
+    return np.asarray(result.low) + means, np.asarray(result.high) + means
 
 
 def questions_needed(
@@ -257,8 +335,6 @@ def questions_needed(
         >>> questions_needed([0.2, 0.0, 0.3, -0.1])  # an effect of 0.55 standard deviations
         29
     """
-    from scipy import stats
-
     values = np.asarray(differences, dtype=float)
     mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
     if mean <= ROUNDING * float(np.abs(values).max()):
@@ -270,17 +346,43 @@ def questions_needed(
     if effect < _SMALL_EFFECT:
         return estimate
 
-    def power_of(questions: int) -> float:
-        freedom, shift = questions - 1, effect * math.sqrt(questions)
-        t = stats.t.isf(alpha / 2, freedom)
-        # The tail against the effect may be too small for scipy, which then gives NaN; statsmodels
-        # adds that NaN to the power.
-        against = np.nan_to_num(stats.nct.cdf(-t, freedom, shift))
-        return float(stats.nct.sf(t, freedom, shift) + against)
-
     # The solver of statsmodels fails where a few questions are enough.
     candidates = range(2, 2 * estimate + 10)
-    return candidates[bisect_left(candidates, power, key=power_of)]
+    return candidates[bisect_left(candidates, power, key=lambda n: _power(effect, n, alpha))]
+
+
+def _power(effect: float, questions: int, alpha: float) -> float:
+    """The power of a two-sided paired t-test, for an effect in standard deviations."""
+    from scipy import stats
+
+    freedom, shift = questions - 1, effect * math.sqrt(questions)
+    t = stats.t.isf(alpha / 2, freedom)
+    # The tail against the effect may be too small for scipy, which then gives NaN; statsmodels
+    # adds that NaN to the power.
+    against = np.nan_to_num(stats.nct.cdf(-t, freedom, shift))
+    return float(stats.nct.sf(t, freedom, shift) + against)
+
+
+def smallest_difference(
+    questions: int, deviation: float, *, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest mean difference that a two-sided paired t-test over so many questions, two or
+    more, detects at the level `alpha` with the probability `power`.
+
+    Args:
+        deviation: the standard deviation of a question's difference. That of two answers, right (1)
+            or wrong (0), of which a share s differs between the systems, is about the root of s.
+
+    Example:
+        >>> round(smallest_difference(830, 0.5), 3)
+        0.049
+    """
+    from scipy.optimize import brentq
+
+    def missing(effect: float) -> float:
+        return _power(effect, questions, alpha) - power
+
+    return deviation * float(brentq(missing, 0.0, 100.0))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -427,8 +529,8 @@ class Effect:
 
     `levels` names a level of each of `factors`. A main effect is the mean of the level minus the
     mean over all levels of its factor. A two-way interaction is what a pair of levels has beyond
-    the sum of their main effects. `low` and `high` are the limits of the confidence interval, `p`
-    is that of a z test, without a correction for the number of effects.
+    the sum of their main effects. `low` and `high` are the bootstrap interval over questions, `p`
+    is that of the test of no effect, without a correction for the number of effects.
     """
 
     measure: str
@@ -444,26 +546,35 @@ def factorial_effects(
     runs: Sequence[tuple[Mapping[str, str], Mapping[str, float]]],
     measure: str,
     *,
-    level: float = 0.95,
+    test: str = "randomisation",
+    interval: str = "percentile",
+    confidence: float = 0.95,
+    resamples: int = 9999,
+    seed: int = 0,
 ) -> list[Effect]:
     """Main effects and two-way interactions of a full factorial design.
 
-    The model is linear and mixed: the factors and their two-way interactions are fixed effects, and
-    each question has a random intercept, because its values in different cells are not independent
-    (Bates et al., 2015). It is fitted by restricted maximum likelihood with statsmodels.
+    An effect is a contrast of the cells: each question has a value of it, and the estimate is the
+    mean over questions. The test and the interval are those of a paired comparison, over these
+    values. Questions may therefore react differently to a factor; a model with a random intercept
+    alone assumes that they do not, and takes that variance for an effect (Barr et al., Random
+    effects structure for confirmatory hypothesis testing, 2013).
 
     Args:
-        runs: for each cell, the level of each factor, and the value of each question.
+        runs: for each cell, the level of each factor, and the value of each question: with repeats,
+            the mean over them. The variance of repeats is then a part of the variance over
+            questions, so that the interval counts it once (Davison and Hinkley, Bootstrap Methods
+            and their Application, 1997, section 3.8).
         measure: the name of the measure, for the results.
-        level: of the confidence intervals.
+        test, interval, confidence, resamples, seed: see `paired_test`.
 
     Returns:
         The main effects of all levels, then the interactions of all pairs of levels. Factors with
         one level are left out.
 
     Raises:
-        InputError: if a combination of levels is absent or doubled, if fewer than two questions
-            have a value in every cell, or if no factor varies.
+        InputError: for unknown options, if a combination of levels is missing or occurs twice, if
+            fewer than two questions have a value in every cell, or if no factor varies.
 
     Example:
         >>> means = [("a", "5", 0.0), ("a", "9", 1.0), ("b", "5", 2.0), ("b", "9", 3.5)]
@@ -471,6 +582,7 @@ def factorial_effects(
         >>> [round(effect.estimate, 3) for effect in factorial_effects(cells, "accuracy")[:2]]
         [-0.625, 0.625]
     """
+    _check_options(test, interval)
     names = sorted(set().union(*(factors for factors, _ in runs)))
     levels = {name: sorted({str(factors.get(name)) for factors, _ in runs}) for name in names}
     levels = {name: values for name, values in levels.items() if len(values) > 1}
@@ -485,7 +597,7 @@ def factorial_effects(
         cells[cell] = values
     if missing := [cell for cell in product(*levels.values()) if cell not in cells]:
         raise InputError(
-            f"no run has {', '.join(missing[0])} ({len(missing)} combinations are absent)",
+            f"no run has {', '.join(missing[0])} ({len(missing)} combinations are missing)",
             valid="a full factorial design: one run for each combination of levels",
         )
     shared = sorted(set.intersection(*map(set, cells.values())))
@@ -494,49 +606,34 @@ def factorial_effects(
             f"{len(shared)} questions have {measure} in every cell of the design",
             valid="two or more",
         )
-    columns = [f"factor{number}" for number in range(len(levels))]  # names for a formula
-    rows = [(qid, values[qid], *cell) for cell, values in cells.items() for qid in shared]
-    frame = pd.DataFrame(rows, columns=["question", "value", *columns])
-    return list(_fitted(frame, levels, list(cells), measure, level))
+    values = np.array([[row[qid] for row in cells.values()] for qid in shared], dtype=float)
+    effects = [
+        (factors, chosen)
+        for factors in [(name,) for name in levels] + list(combinations(levels, 2))
+        for chosen in product(*(levels[name] for name in factors))
+    ]
+    contrasts = np.array([_contrast(levels, list(cells), *effect) for effect in effects]).T
+    errors = ROUNDING * np.abs(values).max(axis=1, keepdims=True) * np.abs(contrasts).sum(axis=0)
+    by_question = values @ contrasts
+    by_question[np.abs(by_question) <= errors] = 0.0
+    tested = _tests_of_means(by_question, errors, test, interval, confidence, resamples, seed)
+    return [
+        Effect(measure, factors, chosen, row.mean, row.low, row.high, row.p)
+        for (factors, chosen), row in zip(effects, tested, strict=True)
+    ]
 
 
-def _fitted(
-    frame: pd.DataFrame,
+def _contrast(
     levels: Mapping[str, Sequence[str]],
     cells: Sequence[tuple[str, ...]],
-    measure: str,
-    level: float,
-) -> Iterator[Effect]:
-    from scipy.stats import norm
-    from statsmodels.formula.api import mixedlm
-
-    terms = [f"C({column}, Sum)" for column in frame.columns[2:]]
-    formula = "value ~ " + " + ".join([*terms, *(f"{a}:{b}" for a, b in combinations(terms, 2))])
-    model = mixedlm(formula, frame, groups=frame["question"])
-    with warnings.catch_warnings():
-        # Questions without variance give a random intercept of zero, which is no fault.
-        warnings.simplefilter("ignore")
-        result = model.fit(reml=True)
-    design = np.asarray(model.exog)[:: len(frame) // len(cells)]  # a row for each cell
-    count = design.shape[1]
-    estimates = np.asarray(result.params)[:count]
-    covariance = np.asarray(result.cov_params())[:count, :count]
-    z = norm.ppf(0.5 + level / 2)
-    has = {
-        (name, value): np.array([cell[place] == value for cell in cells])
-        for place, name in enumerate(levels)
-        for value in levels[name]
-    }
-    grand = design.mean(axis=0)
-    for factors in [(name,) for name in levels] + list(combinations(levels, 2)):
-        for chosen in product(*(levels[name] for name in factors)):
-            masks = [has[pair] for pair in zip(factors, chosen, strict=True)]
-            # An effect is linear in the means of the cells, and these in the coefficients.
-            weights = design[np.all(masks, axis=0)].mean(axis=0) - grand
-            if len(masks) == 2:
-                weights = weights - sum(design[mask].mean(axis=0) - grand for mask in masks)
-            estimate = float(weights @ estimates)
-            error = float(np.sqrt(max(weights @ covariance @ weights, 0.0)))
-            p = float(2 * norm.sf(abs(estimate) / error)) if error else float(estimate == 0)
-            low, high = estimate - z * error, estimate + z * error
-            yield Effect(measure, factors, chosen, estimate, low, high, p)
+    factors: tuple[str, ...],
+    chosen: tuple[str, ...],
+) -> Values:
+    """The weight of each cell in an effect: the product of the deviations of its factors' levels
+    from their means, averaged over the levels of all other factors."""
+    weights = np.full(len(cells), 1.0 / len(cells))
+    for name, level in zip(factors, chosen, strict=True):
+        place = list(levels).index(name)
+        has = np.array([cell[place] == level for cell in cells], dtype=float)
+        weights *= len(levels[name]) * has - 1.0
+    return weights

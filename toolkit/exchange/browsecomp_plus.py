@@ -37,6 +37,7 @@ from soundingline.toolkit.exchange.transcript import (
     Message,
     Step,
     Transcript,
+    call_arguments,
     chat_messages,
     edited_file,
     embed_record,
@@ -46,7 +47,7 @@ from soundingline.toolkit.exchange.transcript import (
 )
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.obfuscation import Canary, NotObfuscated
-from soundingline.toolkit.trajectory import Trajectory, final_message
+from soundingline.toolkit.trajectory import SEARCHES, TIERS, Trajectory, final_message
 
 # Files of Pi-Serini's runner in the folder of the run files.
 NO_RUN_FILES = ("benchmark_manifest_snapshot.json", "run_setup.json", "judge_summary.json")
@@ -59,7 +60,8 @@ _USAGE = {  # their name of a number, and ours
     "output_tokens": "output_tokens",
     "included_reasoning_tokens": "reasoning_tokens",
 }
-_COMPARED = ("query_id", "status", "tool_call_counts", "retrieved_docids", "result")
+_NOT_COMPARED = ("metadata", "usage")
+_PI_STATUSES = {"completed": "completed", "timed_out": "timeout", "timeout": "timeout"}
 _CLIENT_ERRORS = ("Error executing", '{"error"', '{\n  "error"')
 _PI_FAILURE, _PI_ERRORS = "pi-search extension failure (", "pi stderr:\n"
 
@@ -92,10 +94,66 @@ class _RunFile(TypedDict, total=False):
 def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The run file of a trajectory, with facts about the run as `metadata`, such as `model`.
     `InputError` for messages that are not in the function-calling form."""
+    items = _items(trajectory)
+    tokens = {theirs: trajectory.usage.get(ours) for theirs, ours in _USAGE.items()}
+    usage = {name: int(value) for name, value in tokens.items() if value is not None}
+    return {
+        "metadata": {**metadata, RECORD_KEY: embed_record(trajectory, _outputs(items))},
+        "query_id": trajectory.qid,
+        "tool_call_counts": tool_call_counts(trajectory),
+        **({"usage": usage} if usage else {}),
+        "status": published_status(trajectory),
+        "retrieved_docids": retrieved_docids(trajectory),
+        "result": items,
+    }
+
+
+def write_pi_serini(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The file of a trajectory in the form of Pi-Serini's runner, for its summaries; see `write`.
+
+    As there, all calls count, also those with an error, reasoning is left out, and any other end
+    than an answer or a time limit is `failed`.
+    """
+    items = [item for item in _items(trajectory) if item["type"] != "reasoning"]
+    texts = items[-1:] if items and items[-1]["type"] == "output_text" else []
+    calls = [
+        {**item, "arguments": call_arguments(item["arguments"])}
+        for item in items
+        if item["type"] == "tool_call"
+    ]
+    counts = Counter(call.name for call in trajectory.calls)
+    turns = sum(message.get("role") == "assistant" for message in trajectory.messages)
+    status = _PI_STATUSES.get(published_status(trajectory), "failed")
+    tiers = {tier: list(trajectory.tiers.get(tier, ())) for tier in TIERS}
+    return {
+        "metadata": {
+            **metadata,
+            "query": trajectory.question,
+            RECORD_KEY: embed_record(trajectory, _outputs(calls)),
+        },
+        "query_id": trajectory.qid,
+        "tool_call_counts": dict(counts),
+        "status": status,
+        **{f"{tier}_docids": docids for tier, docids in tiers.items()},
+        "agent_docids": list(dict.fromkeys([*tiers["opened"], *tiers["cited"]])),
+        "stats": {
+            "elapsed_seconds": round(trajectory.seconds, 3),
+            "assistant_turns": turns,
+            "tool_calls_total": counts.total(),
+            "search_calls": sum(counts[name] for name in SEARCHES),
+            "read_search_results_calls": counts["read_search_results"],
+            "read_document_calls": counts["read_document"] + counts["get_document"],
+            "timed_out": status == "timeout",
+        },
+        "result": [*calls, *texts],
+    }
+
+
+def _items(trajectory: Trajectory) -> list[dict[str, Any]]:
+    """The items of a run file. The last one is a text if the question was answered."""
     messages = chat_messages(trajectory)
     tool_outputs = {row.get("tool_call_id"): row.get("content") for row in messages}
     items: list[dict[str, Any]] = []
-    outputs: list[Any] = []
     for message in messages:
         if message.get("role") != "assistant":
             continue
@@ -104,22 +162,15 @@ def write(trajectory: Trajectory, metadata: Mapping[str, Any]) -> dict[str, Any]
         if message.get("content"):
             items.append(_item("output_text", message["content"]))
         for call in message.get("tool_calls") or ():
-            function = call["function"]
-            outputs.append(tool_outputs.get(call["id"], ""))
-            items.append(_item("tool_call", outputs[-1], function["name"], function["arguments"]))
+            function, output = call["function"], tool_outputs.get(call["id"], "")
+            items.append(_item("tool_call", output, function["name"], function["arguments"]))
     if items and items[-1]["type"] == "output_text" and not judged_response(trajectory):
         items.pop()  # Otherwise it would be read as an answer.
-    tokens = {theirs: trajectory.usage.get(ours) for theirs, ours in _USAGE.items()}
-    usage = {name: int(value) for name, value in tokens.items() if value is not None}
-    return {
-        "metadata": {**metadata, RECORD_KEY: embed_record(trajectory, outputs)},
-        "query_id": trajectory.qid,
-        "tool_call_counts": tool_call_counts(trajectory),
-        **({"usage": usage} if usage else {}),
-        "status": published_status(trajectory),
-        "retrieved_docids": retrieved_docids(trajectory),
-        "result": items,
-    }
+    return items
+
+
+def _outputs(items: Iterable[Mapping[str, Any]]) -> list[Any]:
+    return [item.get("output") for item in items if item["type"] == "tool_call"]
 
 
 def _item(
@@ -136,17 +187,8 @@ def read(
     for other content, and for an obfuscated file that the `canary` does not decrypt."""
     for location, content in files:
         row = _parsed(location, content)
-        metadata = row.get("metadata") or {}
-        if RECORD_KEY in metadata:
-            items = content.get("result") or ()
-            outputs = [item.get("output") for item in items if item["type"] == "tool_call"]
-            if not all(isinstance(output, str) for output in outputs):
-                raise edited_file(location)
-            trajectory = extract_record(location, metadata[RECORD_KEY], list(map(str, outputs)))
-            again = write(trajectory, {})
-            if any(again[name] != content.get(name) for name in _COMPARED):
-                raise edited_file(location)
-            yield trajectory
+        if RECORD_KEY in (row.get("metadata") or {}):
+            yield _own_trajectory(location, content, write)
             continue
         items = row.get("result") or []
         if any(map(_is_obfuscated, items)):
@@ -181,10 +223,15 @@ def read(
         )
 
 
-def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[Transcript]:
+def read_pi_serini(
+    files: Iterable[tuple[str, Mapping[str, Any]]],
+) -> Iterator[Transcript | Trajectory]:
     """The transcripts of Pi-Serini run files, in the order of the files; see `read`."""
     for location, content in files:
         row = _parsed(location, content)
+        if RECORD_KEY in (row.get("metadata") or {}):
+            yield _own_trajectory(location, content, write_pi_serini)
+            continue
         seconds = (row.get("stats") or {}).get("elapsed_seconds")
         surfaced = row.get("surfaced_docids") or []
         source = _source("pi_serini", location, row, surfaced)
@@ -197,6 +244,23 @@ def read_pi_serini(files: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[T
             seconds=float(seconds) if is_number(seconds) else 0.0,
             source={**source, "opened_docids": row.get("opened_docids") or []},
         )
+
+
+def _own_trajectory(
+    location: str,
+    content: Mapping[str, Any],
+    writer: Callable[[Trajectory, Mapping[str, Any]], dict[str, Any]],
+) -> Trajectory:
+    """The trajectory of a file that `writer` has written; `InputError` if it was changed since."""
+    outputs = _outputs(content.get("result") or ())
+    if not all(isinstance(output, str) for output in outputs):
+        raise edited_file(location)
+    record = content["metadata"][RECORD_KEY]
+    trajectory = extract_record(location, record, list(map(str, outputs)))
+    again = writer(trajectory, {})
+    if any(again[name] != content.get(name) for name in again if name not in _NOT_COMPARED):
+        raise edited_file(location)
+    return trajectory
 
 
 def leaderboard_entry(

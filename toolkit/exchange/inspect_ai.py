@@ -34,6 +34,7 @@ from soundingline.toolkit.exchange.transcript import (
     edited_file,
     embed_record,
     extract_record,
+    output_text,
 )
 from soundingline.toolkit.files import atomic_file, dump_json
 from soundingline.toolkit.optional import import_optional
@@ -43,6 +44,7 @@ VERSION = 2
 LARGEST = 1 << 29  # bytes of one sample
 _ZSTANDARD = 93  # zip's number of the compression that Inspect prefers
 _CHUNK = 1 << 20  # characters of a `.json` file that are read at once
+_EPOCHS = 1_000_000  # more than any log has; folders of repeats have numbers of six digits
 _LONG = 100  # characters above which a text of the pool is an attachment, as in Inspect
 _DECODER = json.JSONDecoder()
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
@@ -383,6 +385,8 @@ class _Message(TypedDict, total=False):
 
 class _Sample(TypedDict, total=False):
     id: Required[Annotated[Id, Field(pattern=r"\S")]]
+    epoch: Annotated[int, Field(strict=True, ge=1, lt=_EPOCHS)]
+    input: Any
     messages: list[dict[str, Any]] | None
     attachments: dict[str, Any] | None
     scores: dict[str, Any] | None
@@ -395,15 +399,9 @@ class _Sample(TypedDict, total=False):
 
 def read(path: Path) -> Iterator[Transcript | Trajectory]:
     """The samples of a log, one at a time: a trajectory of what we wrote, otherwise a transcript.
-    `InputError` for a file that is not a log or is damaged, and for a log with several epochs."""
+    `InputError` for a file that is not a log or is damaged."""
     samples = _zipped_samples if zipfile.is_zipfile(path) else _json_samples
     for location, content in samples(path):
-        if content.get("epoch", 1) != 1:
-            raise InputError(
-                f"{location} is epoch {str(content['epoch'])[:20]} of its question",
-                valid="a log with one epoch",
-                do="import each epoch as a run of its own",
-            )
         store = content.get("store")
         if isinstance(store, dict) and RECORD_KEY in store:
             row = parse(_Sample, dict(content), where=location)
@@ -411,7 +409,8 @@ def read(path: Path) -> Iterator[Transcript | Trajectory]:
             outputs = [str(each.get("content")) for each in messages if each.get("role") == "tool"]
             trajectory = extract_record(location, store[RECORD_KEY], outputs)
             again = json.loads(dump_json(sample_messages(trajectory)))
-            if row["id"] != trajectory.qid or again != messages:
+            ours = trajectory.qid, 1, again
+            if ours != (row["id"], row.get("epoch", 1), messages):
                 raise edited_file(location)
             yield trajectory
         else:
@@ -434,6 +433,8 @@ def transcript(location: str, content: Mapping[str, Any]) -> Transcript:
         usage=_summed_usage(usage),
         seconds=float(row.get("total_time") or 0.0),
         started=row.get("started_at") or "",
+        question=_input_text(row.get("input")),
+        repeat=row.get("epoch", 1),
         source={
             "format": "inspect",
             "file": location,
@@ -442,6 +443,15 @@ def transcript(location: str, content: Mapping[str, Any]) -> Transcript:
             "scores": {k: v.get("value") for k, v in scores.items() if isinstance(v, dict)},
         },
     )
+
+
+def _input_text(value: Any) -> str:
+    """The text of a sample's input, which is a text or a list of chat messages."""
+    if isinstance(value, str):
+        return value
+    messages = value if isinstance(value, list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, dict)]
+    return "\n".join(map(output_text, contents))
 
 
 def _resolved(value: Any, attachments: Mapping[str, Any], levels: int = 8) -> Any:

@@ -117,6 +117,9 @@ class Transcript:
 
     Args:
         qid, steps: the id of the question, and what the agent did, in order.
+        question: the text that the agent was given as the question; None where the file does not
+            record it.
+        repeat: the number of the attempt at the question, from 1.
         status: how the question ended, in the words of the file.
         source: facts about the file, and the fields that the format's own evaluator reads.
         surfaced, previewed: ids of whole rankings, and ids that pages showed, where the file lists
@@ -134,6 +137,8 @@ class Transcript:
     usage: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     started: str = ""
+    question: str | None = None
+    repeat: int = 1
 
 
 def trajectory_of(

@@ -50,6 +50,9 @@ class AnthropicMessages(LanguageModel):
     """
 
     sdk: ClassVar[str] = "anthropic"
+    sdk_client: ClassVar[str] = "Anthropic"
+    path: ClassVar[str] = "/v1/messages"
+    models_path: ClassVar[str] = "/v1/models?limit=1000"
     gives_logprobs: ClassVar[bool] = False
     default_url: ClassVar[str] = "https://api.anthropic.com"
 
@@ -57,15 +60,12 @@ class AnthropicMessages(LanguageModel):
     thinking: Mapping[str, Any] | None = None
     cache: bool = True
     strict_tools: bool = True
-    parallel_calls: bool = False
+    parallel_calls: bool | None = False
 
     def __post_init__(self) -> None:
         if self.settings.max_output_tokens is None:
             self.settings = replace(self.settings, max_output_tokens=self.max_tokens)
         super().__post_init__()
-
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncAnthropic(**arguments)
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
@@ -126,7 +126,8 @@ class AnthropicMessages(LanguageModel):
     def _tool_choice(self, choice: str) -> dict[str, Any]:
         if choice == "none":
             return {"type": "none"}
-        parallel = {"disable_parallel_tool_use": not self.parallel_calls}
+        allowed = self.parallel_calls
+        parallel = {} if allowed is None else {"disable_parallel_tool_use": not allowed}
         if choice in ("auto", "required"):
             return {"type": {"auto": "auto", "required": "any"}[choice], **parallel}
         return {"type": "tool", "name": choice, **parallel}
@@ -137,9 +138,11 @@ class AnthropicMessages(LanguageModel):
         parts = ((each.get("id"), each.get("name"), each.get("input")) for each in uses)
         reason = str(reply["stop_reason"])
         return Turn(
-            text="".join(str(block["text"]) for block in blocks if block["type"] == "text"),
+            text=wire.joined_text(
+                [block["text"] for block in blocks if block["type"] == "text"], self._where
+            ),
             reasoning="\n\n".join(
-                str(block["thinking"])
+                wire.joined_text(block["thinking"], self._where)
                 for block in blocks
                 if block["type"] == "thinking" and block.get("thinking")
             ),

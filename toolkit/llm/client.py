@@ -6,6 +6,7 @@ import asyncio
 import copy
 import os
 import random
+import re
 import ssl
 import threading
 import time
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import cached_file_hash, fingerprint
@@ -32,6 +33,7 @@ from soundingline.toolkit.llm.errors import (
     ServerGone,
     ServerTimeout,
     Truncated,
+    UnknownModel,
     Unreachable,
     fault,
 )
@@ -48,7 +50,9 @@ Body = dict[str, Any]
 """A request or a reply in an API's own form."""
 
 ADDRESS_FILE = "file:"  # before the path of a file with an address
+_REQUEST_PATH = re.compile(r"/((chat/)?completions|responses|messages)/?$")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
 # Seconds for a server to accept a connection, and then to say anything, before it is asked.
 _PATIENCE = 5.0
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
@@ -83,8 +87,8 @@ def hidden(text: str, secret: str) -> str:
 
 
 def checked_url(url: str) -> str:
-    """A server's address without a slash at its end; `InputError` if it is none, or holds a
-    password."""
+    """A server's address without a slash at its end; `InputError` if it is none, holds a password,
+    or is that of one kind of request."""
     parts = urlsplit(url)
     if parts.username or parts.password:
         raise InputError(
@@ -94,7 +98,17 @@ def checked_url(url: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
+    if path := _REQUEST_PATH.search(parts.path):
+        raise InputError(
+            f"base_url is {url!r}, which is the address of one kind of request",
+            valid=url.replace(path[0], "", 1),
+            do=f"leave out {path[0]}, which is added to it",
+        )
     return url.rstrip("/")
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
 
 
 class RequestObserver(NamedTuple):
@@ -169,6 +183,11 @@ class LanguageModel(ABC):
     """
 
     sdk: ClassVar[str]
+    sdk_client: ClassVar[str]
+    """The class of the SDK's client; that of the asynchronous one has `Async` before it."""
+    path: ClassVar[str]
+    """The path of requests at the address."""
+    models_path: ClassVar[str] = "/models"
     default_url: ClassVar[str]
     gives_logprobs: ClassVar[bool] = True
     """Whether the API has log-probabilities. A server may still return none."""
@@ -326,26 +345,59 @@ class LanguageModel(ABC):
         return path.read_text(encoding="utf-8").strip()
 
     def reach(self) -> None:
-        """`Unreachable` if no connection to the server can be made. Requests its list of models,
-        which is free; any answer counts, and so does a server that is too busy to answer."""
-        http = import_optional("httpx2")
-        parts = urlsplit(self.address)
-        address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        """Check the address before the first question, at no cost.
+
+        Requests the list of models. If the server has no such list, or one without the model, a
+        request without messages is sent, which servers refuse: the reply shows whether the path and
+        the model exist. Any other answer counts, and so does a server that is too busy to answer.
+
+        Raises:
+            Unreachable: If no connection to the server can be made.
+            UnknownModel: If the server has no such path or no such model.
+        """
+        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
+        with http.Client(timeout=_PATIENCE, **self._route()) as http_client:
+            client = getattr(sdk, self.sdk_client)(**self._sdk_arguments(http_client))
+            try:
+                if self._is_listed(client.get(self.models_path, cast_to=http.Response)):
+                    return
+            except sdk.APIStatusError as error:
+                if error.status_code not in (404, 405):
+                    return
+            except sdk.APIConnectionError as error:
+                self._raise_unreachable(error)
+                return
+            body = {"model": self.name, "messages": [], "max_tokens": 1}
+            try:
+                text = client.post(self.path, cast_to=http.Response, body=body).text
+                failure: Exception = self._fault(200, text, {})
+                wire.json_object(text, self._where, hide=self._hide)
+            except BadReply as page:  # a web page at this path
+                failure = self._not_served(page)
+            except sdk.APIError as error:
+                failure = self._failure(error, _PATIENCE)
+        if isinstance(failure, UnknownModel):
+            raise failure from None
+
+    def _is_listed(self, reply: Any) -> bool:
+        """Whether a list of models has this one. Gemini writes `models/` before each name."""
         try:
-            with (
-                http.Client(timeout=_PATIENCE, **self._route()) as client,
-                client.stream("GET", f"{address}/models"),
-            ):
-                pass
-        except (http.ConnectError, http.ConnectTimeout, http.ProxyError) as error:
-            reason = str(error) or type(error).__name__
+            names = {entry["id"].removeprefix("models/") for entry in reply.json()["data"]}
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
+        return self.name.removeprefix("models/") in names
+
+    def _raise_unreachable(self, error: Exception) -> None:
+        """`Unreachable` for an error of the SDK that means that there is no connection."""
+        http, cause = import_optional("httpx2"), error.__cause__
+        if isinstance(cause, (http.ConnectError, http.ConnectTimeout, http.ProxyError)):
+            reason = str(cause) or type(cause).__name__
+            address = self._address_without_query
             unreachable = Unreachable(
                 f"no connection to the server of {self.name} at {address}: {self._hide(reason)}"
             )
             unreachable.fault = f"no connection to {address}"
             raise unreachable from None
-        except http.TransportError:
-            return
 
     def server_version(self) -> str:
         """The program and the version that a local vLLM reports, such as `vLLM 0.32.0`; empty for
@@ -387,10 +439,6 @@ class LanguageModel(ABC):
         """The request in the API's own form."""
 
     @abstractmethod
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        """The SDK's asynchronous client."""
-
-    @abstractmethod
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
     ) -> None:
@@ -409,6 +457,19 @@ class LanguageModel(ABC):
     @property
     def _where(self) -> str:
         return f"{self.name} at {urlsplit(self.address).netloc}"
+
+    @property
+    def _address_without_query(self) -> str:
+        parts = urlsplit(self.address)
+        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+    def _sdk_arguments(self, http_client: Any) -> dict[str, Any]:
+        return {
+            "api_key": self._key(self._where) or "none",
+            "base_url": self.address,
+            "max_retries": 0,
+            "http_client": http_client,
+        }
 
     def _retrying(self, again: Callable[[ModelError], None]) -> Any:
         """A tenacity object for one request: `await retrying(function, *arguments)`. `again` is
@@ -526,9 +587,16 @@ class LanguageModel(ABC):
             return self._fault(error.status_code, error.body, error.response.headers)
         if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
             return ServerTimeout(f"{self._where}: the connection stalled")
+        for cause in (error, error.__cause__):  # Some versions of the SDKs wrap these errors.
+            if isinstance(cause, ModelError):
+                return cause
+            if isinstance(cause, http.TooManyRedirects):
+                return UnknownModel(f"{self._where}: its redirects lead in a circle; set base_url")
+            if isinstance(cause, http.DecodingError):
+                return BadReply(f"{self._where}: the compressed body is damaged ({cause})")
         if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
-            cause = type(error.__cause__ or error).__name__
-            return ServerGone(f"{self._where}: no connection, or one that was cut ({cause})")
+            kind = type(error.__cause__ or error).__name__
+            return ServerGone(f"{self._where}: no connection, or one that was cut ({kind})")
         return error
 
     def _session(self) -> Connection:
@@ -543,20 +611,28 @@ class LanguageModel(ABC):
                 max_keepalive_connections=self.concurrency,
                 keepalive_expiry=_KEEP_ALIVE,
             )
-            if route := self._route():
-                http_client = http.AsyncClient(limits=limits, follow_redirects=True, **route)
+            route, hooks = self._route(), {"request": [self._stay_at_server]}
+            if route:
+                http_client = http.AsyncClient(
+                    limits=limits, follow_redirects=True, event_hooks=hooks, **route
+                )
             else:
-                http_client = sdk.DefaultAsyncHttpxClient(limits=limits)
-            client = self._client(
-                sdk,
-                api_key=self._key(self._where) or "none",
-                base_url=self.address,
-                max_retries=0,
-                http_client=http_client,
-            )
+                http_client = sdk.DefaultAsyncHttpxClient(limits=limits, event_hooks=hooks)
+            client = getattr(sdk, f"Async{self.sdk_client}")(**self._sdk_arguments(http_client))
             slots, turnstile = asyncio.Semaphore(self.concurrency), asyncio.Lock()
             self._sessions[loop] = Connection(client, slots, turnstile)
             return self._sessions[loop]
+
+    async def _stay_at_server(self, request: Any) -> None:
+        """Called before each request and each redirected one: `UnknownModel` if it would take the
+        prompt to another server. That of the same name over https is the same one."""
+        own, next_ = urlsplit(self.address), urlsplit(str(request.url))
+        upgraded = (own.scheme, next_.scheme) == ("http", "https")
+        if _origin(own) != _origin(next_) and not (upgraded and own.hostname == next_.hostname):
+            raise UnknownModel(
+                f"{self._where}: the server redirects to {next_.scheme}://{next_.netloc}, and "
+                "prompts do not follow it; set base_url to that address if it is the right one"
+            )
 
     def _route(self) -> dict[str, Any]:
         """How an HTTP client reaches a server on this machine; nothing for any other one."""
@@ -571,12 +647,22 @@ class LanguageModel(ABC):
 
     def _fault(self, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
         hide = self._hide
-        return fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
+        error = fault(status, body, headers, where=self._where, now=time.time(), hide=hide)
+        return self._not_served(error) if isinstance(error, UnknownModel) else error
+
+    def _not_served(self, error: ModelError) -> UnknownModel:
+        """What was requested, what came, and what to set. A page of HTML must not push out the
+        last."""
+        usual = "" if self.path.startswith("/v1") else " (most end in /v1)"
+        return UnknownModel(
+            f"POST {self._address_without_query}{self.path} for {str(error)[:160]}; set base_url "
+            f"to the address before {self.path}{usual}, or model to a model of that server"
+        )
 
     def _fill(self, reply: Body, content: bytes) -> None:
         """Fill `reply` with the JSON object `content`; if it is none, with what can be read of its
         usage, and `BadReply`."""
-        text = content.decode("utf-8", "replace")
+        text = content.decode("utf-8-sig", "replace")
         try:
             reply.update(wire.json_object(text, self._where, hide=self._hide))
         except BadReply:

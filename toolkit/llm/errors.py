@@ -6,10 +6,12 @@ request in the same way. Messages are one line and never contain a key."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from soundingline.toolkit.llm.messages import Turn
@@ -48,9 +50,15 @@ class ModelError(Exception):
 
 
 class ContextOverflow(ModelError):
-    """The transcript and the requested output do not fit the model's context window."""
+    """The transcript and the requested output do not fit the model's context window.
+
+    Attributes:
+        window: The window in tokens, if the server names it; that of the input alone where the
+            server limits it apart.
+    """
 
     code = "context_overflow"
+    window: int | None = None
 
 
 class Refused(ModelError):
@@ -154,24 +162,75 @@ class BadReply(ModelError):
     retryable = True
 
 
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|exceed_context_size|request_too_large|prompt is too long"
-    r"|maximum context length|maximum model length|max_model_len"
-    r"|context (size|window|length|limit)|longer than the maximum|input (length|tokens) exceed"
+# What a server's reply says. Codes come first, because they are stable; words are for the servers
+# that have none. `tests/data/error_replies.yaml` holds replies of each, and look-alikes.
+
+
+def _words(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+_OVERFLOW_CODES = _words(
+    r"context_(length|window)_exceeded|exceed_context_size|request_too_large",
+    r"tokens?_(limit_reached|limit_exceeded|quantity_exceeded)|prompt_tokens_exceeded",
+)
+_OVERFLOW = _words(
+    # The window by its name: "maximum context length", "context window of", "model token limit".
+    r"(max(imum)?|model'?s|available|configured|loaded) (context|prompt|model|sequence) "
+    r"(length|size|window)",
+    r"context.?(window|length|size|limit)\W.{0,60}(exceed|overflow|not enough|is only)",
+    r"(exceed(s|ed)?|over|greater than|longer than)( the| this| max| model)* context",
+    r"when context the overflows|\bn_keep\b|ContextWindowExceeded",
+    # The prompt is longer than something.
+    r"(prompt|inputs?|request|messages|(prompt|input|requested) (tokens?|length)|body)"
+    r"( is| are)? too (long|large)",
+    r"(prompt|inputs?|messages?|token count|requests?|requested tokens)\b.{0,60}"
+    r"(exceed|(long|great|larg)er than|more than).{0,60}(context|token|length|limit|window)",
+    r"prompt exceeds|too large for model with|max tokens of \d+ exceeded|token limit exceeded",
+    r"too many (input )?tokens(?!: max tokens)|input token count is|exceed max message tokens",
+    r"sequence length is longer than|`inputs` (tokens \+|must have)|range of input length",
+    r"reduce the length of the (input )?(messages|prompt)|expected maxLength: \d+, actual",
+    r"(prompt|tokens?|输入|上下文).{0,12}(超长|超过|超出)",  # is too long; exceeds
     # An older vLLM, if the prompt alone exceeds the window and the request has no maximum.
-    r"|max_tokens must be at least 1, got -",
-    re.IGNORECASE,
+    r"max_tokens must be at least 1, got -",
 )
-_QUOTA = re.compile(
-    r"insufficient_quota|insufficient[_ ]balance|exceeded your current quota|billing_error"
-    r"|billing_hard_limit|credit balance|payment required",
-    re.IGNORECASE,
+# A limit on the characters of one field, by the field.
+_TOO_LONG = "string_above_max_length"
+_OF_TRANSCRIPT = re.compile(r"(messages|input)(\[\d+\])?(\.(content|output)\b.*)?")
+_WINDOW = _words(
+    r"> (?P<a>\d+)( maximum|, decrease)",
+    r"(context|prompt|model|sequence|input|maximum allowed) (length|window|size)"
+    r"( is| of| only| limit|:)* \(?(?P<b>\d+)(?!\d|( tokens)?\)? exceeds)",
+    r"n_ctx[:( ]+(?P<c>\d+)|too large for model with (?P<d>\d+)|must be <= (?P<e>\d+)",
+    r"(tokens allowed|length should be|supports up to|must have less than) ?[(\[]?(1, )?(?P<f>\d+)",
+    r"(max input tokens|max size|token limit): (?P<g>\d+)|total tokens limit (?P<h>\d+)",
+    r"limit (for this model is|of|is) (?P<i>\d+)",
 )
-_REFUSAL = re.compile(
-    r"content_filter|content_policy|content management policy|invalid_prompt|safety system",
-    re.IGNORECASE,
+_LEAST_WINDOW = 256  # tokens; a smaller number is something else
+_QUOTA = _words(
+    r"insufficient_quota|insufficient[_ ]balance|exceeded your current quota|billing_error",
+    r"billing_hard_limit|credit balance|payment required|arrearage|used all available credits",
 )
-_NO_MODEL = re.compile(r"model_not_found|model .{0,80}(does not|doesn't) exist", re.IGNORECASE)
+_LIMITED_CODES = _words(r"rate_limit|throttl|too_many_requests")
+_LIMITED = _words(
+    r"\bper[ _](sec(ond)?|min(ute)?|hour|day)\b|_per_minute|allocated quota|please wait before",
+)
+_REFUSAL_CODES = _words(
+    r"content_(filter|policy)|ResponsibleAIPolicy|data_?inspection_?failed|\brefusal\b|\b1301\b",
+)
+_REFUSAL = _words(
+    r"content (management|filtering) policy|safety system|content exists risk",
+    r"inappropriate content|sensitive content|new_sensitive|violates usage guidelines",
+    r"(input|prompt|request|content|output) (was|is|has been) flagged|SAFETY_CHECK",
+)
+_NO_MODEL_CODES = _words(r"model_not_found|invalid_model")
+_NO_MODEL = _words(
+    r"model((?!tool|function|file|field|param).){0,80} (does not|doesn't|not) exist",
+    r"not a valid model id|model identifier is invalid|no endpoints found for",
+    r"(unknown|invalid) model(?! ?(param|output|setting))\b",
+    # LM Studio answers with status 200 on every path.
+    r"unexpected endpoint",
+)
 
 _BY_STATUS: Mapping[int, type[ModelError]] = {
     401: AuthenticationFailed,
@@ -201,6 +260,69 @@ _BY_TYPE: Mapping[str, type[ModelError]] = {
 }
 
 
+class ErrorReply(NamedTuple):
+    """What a server says of an error.
+
+    Attributes:
+        codes: Its types, codes and states, separated by spaces.
+        sentence: Its words.
+        parameter: The field of the request that it names.
+        status: The status that the body names, or None.
+        flagged: Whether a moderation quotes what it refuses.
+        window: The context window that a field names, or None.
+        wait: The seconds to wait that a field names, or None.
+    """
+
+    codes: str = ""
+    sentence: str = ""
+    parameter: str = ""
+    status: int | None = None
+    flagged: bool = False
+    window: int | None = None
+    wait: float | None = None
+
+
+_CODES = ("type", "code", "status", "error_type", "reason", "error_code", "status_code", "__type")
+_SENTENCES = ("message", "msg", "status_msg", "detail", "error", "raw")
+# The fields in which an error lies. Others may repeat the request, whose text says anything.
+_INSIDE = ("", "error", "errors", "message", "detail", "details", "innererror", "metadata", "raw")
+_DEEPEST = 6
+
+
+def read_error(body: Any) -> ErrorReply:
+    """What an error's body says: an object, a list of objects (Gemini), text, or JSON as text
+    inside any of them (gateways)."""
+    fields = list(_fields(body))
+    codes = [value for key, value in fields if key in _CODES and value not in (None, "error")]
+    sentences = [v for key, v in fields if key in _SENTENCES and isinstance(v, str)]
+    named = dict(reversed(fields))
+    return ErrorReply(
+        codes=" ".join(map(str, codes)),
+        sentence="; ".join(dict.fromkeys(sentences)),
+        parameter=str(named.get("param") or ""),
+        status=next((int(c) for c in map(str, codes) if re.fullmatch(r"[45]\d\d", c)), None),
+        flagged="flagged_input" in named,
+        window=_whole_number(named.get("n_ctx")),
+        wait=_duration(str(named.get("retrydelay") or "")) or _number(named.get("retry_after")),
+    )
+
+
+def _fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    if isinstance(value, (Mapping, list)):
+        if depth > _DEEPEST or not (key in _INSIDE or key == "base_resp"):
+            yield key, None
+            return
+        inner = value.items() if isinstance(value, Mapping) else ((key, each) for each in value)
+        for name, each in inner:
+            yield from _fields(each, str(name).lower(), depth + 1)
+    else:
+        # The whole body may be text.
+        yield key or "message", value
+
+
 def fault(
     status: int,
     body: Any,
@@ -220,32 +342,83 @@ def fault(
         now: The time in seconds since the epoch.
         hide: Removes a key from the server's sentence before it is quoted.
     """
-    if isinstance(body, Mapping) and isinstance(body.get("error"), (Mapping, str)):
-        body = body["error"]
-    kind, sentence = "", str(body or "")
-    if isinstance(body, Mapping):
-        words = (body.get(key) for key in ("type", "code"))
-        kind = " ".join(str(word) for word in words if word not in (None, "", "error"))
-        sentence = str(body.get("message") or body.get("detail") or "")
-    error = _class_of(status, kind, f"{kind} {sentence}")
-    quoted = f"HTTP {status}" + (f", {hide(sentence)}" if sentence else "")
-    return error(f"{where}: {quoted}", retry_after=retry_after(headers, now))
+    reply = read_error(body)
+    wait = retry_after(headers, now)
+    if wait is None:
+        wait = _wait_in_words(reply.sentence) if reply.wait is None else reply.wait
+    quoted = f"HTTP {status}" + (f", {hide(reply.sentence)}" if reply.sentence else "")
+    error = _class_of(status, reply, waits=wait is not None)(f"{where}: {quoted}", retry_after=wait)
+    if isinstance(error, ContextOverflow):
+        error.window = reply.window or _window_in_words(reply.sentence)
+    return error
 
 
-def _class_of(status: int, kind: str, text: str) -> type[ModelError]:
+def _class_of(status: int, reply: ErrorReply, *, waits: bool) -> type[ModelError]:
+    # OpenRouter and others report an error that comes late with status 200 and a status inside.
+    status = reply.status or 200 if status < 400 else status
+    text = f"{reply.codes} {reply.sentence}"
+    refused = status in (200, 400, 403, 422)
+    limited = status == 429 or _LIMITED_CODES.search(reply.codes)
     if 400 <= status < 500:
+        # A quota of a minute calls itself a quota too.
+        if (limited or _QUOTA.search(text)) and (waits or _LIMITED.search(text)):
+            return RateLimited
         if _QUOTA.search(text):
             return OutOfQuota
-        if status in (400, 413, 422) and _OVERFLOW.search(text):
-            return ContextOverflow
-        if status in (400, 403, 422) and _REFUSAL.search(text):
-            return Refused
-        if status == 400 and _NO_MODEL.search(text):
-            return UnknownModel
-        return _BY_STATUS.get(status, BadRequest)
-    if status < 400:
-        return _BY_TYPE.get(kind, ServerFailed)
-    return _BY_STATUS.get(status, ServerFailed)
+        if limited:
+            return RateLimited
+    if status in (200, 400, 413, 422, 500) and _is_overflow(reply):
+        return ContextOverflow
+    if refused and _is_refusal(reply):
+        return Refused
+    if refused and (_NO_MODEL_CODES.search(reply.codes) or _NO_MODEL.search(reply.sentence)):
+        return UnknownModel
+    if status == 200:
+        kinds = (_BY_TYPE[code] for code in reply.codes.split() if code in _BY_TYPE)
+        return next(kinds, ServerFailed)
+    return _BY_STATUS.get(status, BadRequest if status < 500 else ServerFailed)
+
+
+def _is_overflow(reply: ErrorReply) -> bool:
+    if _OVERFLOW_CODES.search(reply.codes):
+        return True
+    if _TOO_LONG in reply.codes:
+        return _OF_TRANSCRIPT.fullmatch(reply.parameter) is not None
+    return _OVERFLOW.search(reply.sentence) is not None
+
+
+def _is_refusal(reply: ErrorReply) -> bool:
+    # Bedrock reports a request out of its schema under this code.
+    prompt = "invalid_prompt" in reply.codes and "validation error" not in reply.sentence
+    known = _REFUSAL_CODES.search(reply.codes) or _REFUSAL.search(reply.sentence)
+    return reply.flagged or prompt or known is not None
+
+
+def _window_in_words(sentence: str) -> int | None:
+    # 256,000 is one number.
+    found = _WINDOW.search(re.sub(r"(?<=\d),(?=\d{3})", "", sentence))
+    values = found.groupdict().values() if found else ()
+    return next((_whole_number(value) for value in values if value), None)
+
+
+def _whole_number(value: Any) -> int | None:
+    tokens = int(value) if str(value).isdecimal() else 0
+    return tokens if tokens >= _LEAST_WINDOW else None
+
+
+_WAIT = re.compile(r"(?:try again|retry)(?: after| in)? (\d[\d.]*\s?[hms][\w.]*)", re.IGNORECASE)
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def _wait_in_words(sentence: str) -> float | None:
+    found = _WAIT.search(sentence)
+    return _duration(found[1]) if found else None
+
+
+def _duration(text: str) -> float | None:
+    """The seconds of `45s`, `1m30.5s`, `120ms` or `30 seconds`; None if it is no such text."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s?(ms|[hms])", text.lower())
+    return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
@@ -264,9 +437,9 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def _number(text: str | None) -> float | None:
+def _number(text: Any) -> float | None:
     try:
         value = float(text or "")
-    except ValueError:
+    except (ValueError, TypeError):
         return None
     return value if 0 <= value < float("inf") else None

@@ -97,19 +97,22 @@ class Ledger:
     more attempt as expensive as the most expensive so far of its role could exceed a cap. Nothing
     is known before the first reply of a role, so all requests that begin together at the start are
     let through. A cap needs a known price (`InputError`), and a reply without usage refuses all
-    further requests until the run is resumed.
+    further requests until the run is resumed. After that it counts as the most expensive attempt of
+    its role; if no cost of that role is known, all requests of the role are refused.
 
     Args:
         cap: Dollars for the run, all roles together. None: no cap.
         question_cap: Dollars for one question and the roles that answer it (`prices.ANSWERING`).
             The judge and requests without a question (an empty `qid`) do not count. None: no cap.
-        spent_before: Dollars that earlier starts of the run have spent. They count towards `cap`.
-        unpriced_before: Replies of earlier starts whose cost is unknown.
+        earlier: Usage of earlier starts of the run, by role. It counts towards `cap`.
         highest_cost: Dollars of the most expensive attempt of earlier starts, by role.
         record: Called with the role, the question and the usage of each attempt that has ended,
             before its reply is passed on. If it raises `OSError` or `InputError`, this request and
             all later ones are refused with `LedgerFailed`.
         clock: Returns seconds.
+
+    Attributes:
+        unpriced: Replies of unknown cost because of which a request was refused; 0 if none was.
 
     Raises:
         InputError: If a cap is not above 0.
@@ -120,8 +123,7 @@ class Ledger:
         *,
         cap: float | None = None,
         question_cap: float | None = None,
-        spent_before: float = 0.0,
-        unpriced_before: int = 0,
+        earlier: Mapping[str, UsageTotals] | None = None,
         highest_cost: Mapping[str, float] | None = None,
         record: Callable[[str, str, UsageTotals], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -131,8 +133,8 @@ class Ledger:
                 raise InputError(f"{name} is {value!r}", valid="dollars above 0, or null for none")
         self.cap = cap
         self.question_cap = question_cap
-        self.spent_before = spent_before
-        self.unpriced_before = unpriced_before
+        self.unpriced = 0
+        self._earlier = dict(earlier or {})
         self._clock = clock
         self._lock = threading.Lock()
         self._questions: dict[str, dict[str, UsageTotals]] = {}
@@ -189,10 +191,14 @@ class Ledger:
             return dict(self._highest_cost)
 
     @property
-    def unpriced(self) -> int:
-        """Replies that count towards a cap and whose cost is unknown. If there are any, the cap
-        cannot be enforced."""
-        return self._unpriced(self.by_role())
+    def spent_before(self) -> float:
+        """Dollars that earlier starts of the run have spent, as far as they are known."""
+        return _dollars(self._earlier, ROLES)
+
+    @property
+    def unpriced_before(self) -> int:
+        """Replies of earlier starts whose cost is unknown."""
+        return sum(usage.unpriced for usage in self._earlier.values())
 
     def check_price(
         self, role: str, price: Price, settings: str = "the price of that model"
@@ -228,12 +234,13 @@ class Ledger:
     def _refuse_if_full(self, role: str, qid: str, expected: float) -> None:
         caps = []
         if self.cap is not None:
-            spent = self.spent_before + _dollars(self._run, ROLES)
+            spent = self.spent_before + self._estimate_before() + _dollars(self._run, ROLES)
             caps.append(("run", self.cap, spent, self._reserved(self._open)))
         if self.question_cap is not None and qid and role in ANSWERING:
             spent = _dollars(self._questions.get(qid, {}), ANSWERING)
             caps.append(("question", self.question_cap, spent, self._reserved([qid])))
-        if caps and (unpriced := self._unpriced(self._run)):
+        if caps and (unpriced := self._unpriced(role)):
+            self.unpriced = unpriced
             raise OutOfMoney(
                 f"the server reported no usage for {unpriced} replies, so the cap cannot be "
                 "enforced"
@@ -247,9 +254,19 @@ class Ledger:
                     scope=scope,
                 )
 
-    def _unpriced(self, books: Mapping[str, UsageTotals]) -> int:
+    def _unpriced(self, role: str) -> int:
+        """Replies without usage because of which no cap bounds a request of the role."""
         roles = ANSWERING if self.cap is None else ROLES
-        return sum(books[role].unpriced for role in roles if role in books)
+        now = sum(self._run[each].unpriced for each in roles if each in self._run)
+        before = self._earlier.get(role, UsageTotals()).unmetered
+        return now + (0 if self._highest_cost.get(role) else before)
+
+    def _estimate_before(self) -> float:
+        """Dollars for the replies of earlier starts whose cost is unknown."""
+        return math.fsum(
+            usage.unpriced * self._highest_cost.get(role, 0.0)
+            for role, usage in self._earlier.items()
+        )
 
     def _reserved(self, qids: Iterable[str]) -> float:
         return math.fsum(entry.reserved for qid in qids for entry in self._open.get(qid, ()))
@@ -391,7 +408,10 @@ def open_ledger(
     """
     starts = read_starts(path)
     set_aside_unfinished(path)
-    spent = prices.total(usage for start in starts for usage in start.by_role.values())
+    earlier = {
+        role: prices.total(start.by_role[role] for start in starts if role in start.by_role)
+        for role in ROLES
+    }
     highest_cost: Counter[str] = Counter()
     for start in starts:
         highest_cost |= Counter(start.highest_cost)  # the larger of each
@@ -411,8 +431,7 @@ def open_ledger(
         yield Ledger(
             cap=cap,
             question_cap=question_cap,
-            spent_before=spent.dollars,
-            unpriced_before=spent.unpriced,
+            earlier=earlier,
             highest_cost=highest_cost,
             record=record,
         )

@@ -85,7 +85,8 @@ def is_count(value: object) -> bool:
 @dataclass(frozen=True)
 class Usage:
     """Tokens of one request as the server counted them; None if it did not report them. If one of
-    them is impossible (see `is_count`), none can be trusted: all are None.
+    them is impossible (see `is_count`), or more tokens are cached than the input has, none can be
+    trusted: all are None.
 
     `input` includes `cached` (read from a prefix cache) and `cache_write` (written to one, where
     that is billed apart), which includes `cache_write_long` (written for the longer of the API's
@@ -106,7 +107,8 @@ class Usage:
     def __post_init__(self) -> None:
         names = [item.name for item in fields(self)]
         counts = [getattr(self, name) for name in names]
-        if not all(is_count(count) for count in counts if count is not None):
+        possible = all(is_count(count) for count in counts if count is not None)
+        if not possible or (self.input is not None and (self.cached or 0) > self.input):
             for name in names:
                 object.__setattr__(self, name, None)
 

@@ -1,8 +1,8 @@
 """OpenAI's APIs (chat completions, text completions, responses), and other servers of them.
 
-Reasoning is in the field `reasoning` (vLLM), in `reasoning_content` (DeepSeek, older vLLM) or
-inside `<think>` tags. It is sent back in the same place: DeepSeek requires it for turns with tool
-calls, and a local server then finds its cached prefix.
+Reasoning is in the field `reasoning` (vLLM), in `reasoning_content` (DeepSeek, older vLLM), in a
+part of the content (Mistral) or inside `<think>` tags. It is sent back in the same place: DeepSeek
+requires it for turns with tool calls, and a local server then finds its cached prefix.
 
 A text completion (`/completions`) sends its prompt without a chat template. It serves models that
 were trained on plain prompts, and scores that are read from the probability of a token.
@@ -50,14 +50,12 @@ class OpenAIModel(LanguageModel):
     """A model behind one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
 
     sdk: ClassVar[str] = "openai"
+    sdk_client: ClassVar[str] = "OpenAI"
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
     @abstractmethod
     def _create(self, client: Any, **arguments: Any) -> Any:
         """The SDK's call that creates a reply and streams its body."""
-
-    def _client(self, sdk: Any, **arguments: Any) -> Any:
-        return sdk.AsyncOpenAI(**arguments)
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
@@ -82,6 +80,9 @@ class OpenAIModel(LanguageModel):
 
     def _choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         if not (choices := reply.get("choices")):
+            # Some servers report an error with status 200.
+            if any(reply.get(name) for name in ("error", "base_resp", "message")):
+                raise self._fault(200, reply, {})
             raise BadReply(f"{self._where}: the reply has no choices")
         choice: Mapping[str, Any] = choices[0]
         return choice
@@ -105,7 +106,8 @@ class OpenAIChat(OpenAIModel):
 
     Args:
         strict_tools: Request arguments that follow the schema of the tool.
-        parallel_calls: Allow several calls in a turn. Several are accepted in any case.
+        parallel_calls: Allow several calls in a turn. Several are accepted in any case. None leaves
+            the field out: o1, o3-mini and o4-mini refuse it.
         output_limit: The field of the request for `max_output_tokens`. Older servers call it
             `max_tokens`.
         replay_reasoning: Send earlier reasoning back to the server.
@@ -118,8 +120,10 @@ class OpenAIChat(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
+    path: ClassVar[str] = "/chat/completions"
+
     strict_tools: bool = True
-    parallel_calls: bool = False
+    parallel_calls: bool | None = False
     output_limit: str = "max_completion_tokens"
     replay_reasoning: bool = True
     forced_calls: bool = True
@@ -137,7 +141,7 @@ class OpenAIChat(OpenAIModel):
             choice = "auto" if free else settings.tool_choice
             named = {"type": "function", "function": {"name": choice}}
             body["tool_choice"] = choice if choice in TOOL_CHOICES else named
-            body["parallel_tool_calls"] = self.parallel_calls
+            body.update(wire.present({"parallel_tool_calls": self.parallel_calls}))
         parameters = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
@@ -168,6 +172,8 @@ class OpenAIChat(OpenAIModel):
             elif "tags" in part:
                 opening, gap = part["tags"]
                 sent["content"] = f"{opening}{reasoning}{_CLOSE}{gap}{sent['content']}"
+            elif "parts" in part:
+                sent["content"] = wire.sendable_tree(part["parts"])
         if calls := message.get("tool_calls"):
             sent["tool_calls"] = [_sent_call(call) for call in calls]
             sent["content"] = sent["content"] or None
@@ -176,10 +182,11 @@ class OpenAIChat(OpenAIModel):
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         choice = self._choice(reply)
         message = choice["message"]
-        text, reasoning, provider = _reasoning(message)
+        content = wire.read_content(message.get("content"), self._where)
+        text, reasoning, provider = _reasoning(message, content, self._where)
         functions = ((call.get("id"), call["function"]) for call in message.get("tool_calls") or ())
-        parts = ((name, each.get("name"), each.get("arguments")) for name, each in functions)
-        calls = wire.tool_calls(parts, messages)
+        parts = [(name, each.get("name"), each.get("arguments")) for name, each in functions]
+        calls = wire.tool_calls(parts or content.calls, messages)
         finish = choice.get("finish_reason")
         written = call_in_text(text) if self.text_calls and not calls else None
         if written:
@@ -215,12 +222,18 @@ def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reasoning(message: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
+def _reasoning(
+    message: Mapping[str, Any], content: wire.Content, where: str
+) -> tuple[str, str, dict[str, Any]]:
     """Text, reasoning, and the place to which the reasoning is sent back."""
-    text = str(message.get("content") or "")
+    text = content.text
     for name in _FIELDS:
         if message.get(name):
-            return text, str(message[name]), {"api": CHAT_API, "field": name}
+            field = wire.read_content(message[name], where)
+            reasoning = "\n\n".join(filter(None, (field.reasoning, field.text)))
+            return text, reasoning, {"api": CHAT_API, "field": name}
+    if content.reasoning:
+        return text, content.reasoning, {"api": CHAT_API, "parts": content.parts}
     # Some chat templates open the tag themselves, so that only its end is in the reply.
     head, close, tail = text.partition(_CLOSE)
     opening = _OPEN if head.lstrip().startswith(_OPEN) else ""
@@ -270,6 +283,7 @@ class OpenAICompletions(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
+    path: ClassVar[str] = "/completions"
     default_url: ClassVar[str] = "http://127.0.0.1:8000/v1"
     continues_text: ClassVar[bool] = True
 
@@ -301,7 +315,7 @@ class OpenAICompletions(OpenAIModel):
         finish = choice.get("finish_reason")
         tokens = list(wire.tokens(choice.get("logprobs")))
         return Turn(
-            text=str(choice["text"] or ""),
+            text=wire.joined_text(choice["text"], self._where),
             finish_reason=str(_FINISH.get(finish, finish)),
             provider={"api": COMPLETIONS_API},
             tokens=tokens if self.kept_tokens is None else tokens[-self.kept_tokens :],
@@ -325,12 +339,13 @@ class OpenAIResponses(OpenAIModel):
     See `LanguageModel` for the other arguments.
     """
 
+    path: ClassVar[str] = "/responses"
     gives_logprobs: ClassVar[bool] = False
 
     summary: str | None = "auto"
     encrypted_reasoning: bool = True
     strict_tools: bool = True
-    parallel_calls: bool = False
+    parallel_calls: bool | None = False
 
     def _create(self, client: Any, **arguments: Any) -> Any:
         return client.responses.with_streaming_response.create(input=[], **arguments)
@@ -350,7 +365,7 @@ class OpenAIResponses(OpenAIModel):
             named = {"type": "function", "name": settings.tool_choice}
             plain = settings.tool_choice in TOOL_CHOICES
             body["tool_choice"] = settings.tool_choice if plain else named
-            body["parallel_tool_calls"] = self.parallel_calls
+            body.update(wire.present({"parallel_tool_calls": self.parallel_calls}))
         reasoning = {"effort": settings.reasoning_effort, "summary": self.summary}
         parameters = {
             "temperature": settings.temperature,
@@ -367,6 +382,7 @@ class OpenAIResponses(OpenAIModel):
         items = reply["output"]
         contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
         refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
+        texts = (part["text"] for part in _of(contents, "output_text"))
         functions = _of(items, "function_call")
         parts = (
             (each.get("call_id"), each.get("name"), each.get("arguments")) for each in functions
@@ -381,12 +397,17 @@ class OpenAIResponses(OpenAIModel):
         elif reply.get("status") == "cancelled":
             finish = "cancelled"
         return Turn(
-            text="".join(str(part["text"]) for part in _of(contents, "output_text")) or refusals,
-            reasoning="\n\n".join(filter(None, map(_reasoning_text, _of(items, "reasoning")))),
+            text=wire.joined_text(list(texts), self._where) or refusals,
+            reasoning="\n\n".join(filter(None, map(self._thought, _of(items, "reasoning")))),
             tool_calls=calls,
             finish_reason=finish,
             provider={"api": RESPONSES_API, "items": items},
         )
+
+    def _thought(self, item: Mapping[str, Any]) -> str:
+        """The text of a reasoning item: itself where the server gives it, else its summary."""
+        parts = item.get("content") or item.get("summary") or ()
+        return "\n\n".join(wire.joined_text(part, self._where) for part in parts)
 
     def _usage(self, usage: Any) -> Usage:
         # Writes are billed from GPT-5.6 on, at one rate for 30 minutes and at another for 12 hours.
@@ -441,9 +462,3 @@ def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:
         sent["name"] = wire.sendable_name(str(item.get("name") or ""))
         sent["arguments"] = wire.sendable_arguments(str(item.get("arguments") or ""))
     return dict(sent)
-
-
-def _reasoning_text(item: Mapping[str, Any]) -> str:
-    """The text of a reasoning item: itself where the server gives it, else its summary."""
-    parts = item.get("content") or item.get("summary") or ()
-    return "\n\n".join(str(part.get("text") or "") for part in parts)

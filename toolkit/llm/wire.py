@@ -11,13 +11,19 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from soundingline.toolkit.llm.errors import BadReply
 from soundingline.toolkit.llm.messages import Message, Token, ToolCall
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
+_PREFIX, _CHANNEL = "functions.", "<|"
+# Types of the parts of a message: of OpenAI's APIs, Mistral's, Anthropic's and Databricks'.
+_TEXT_PARTS = ("text", "output_text", "summary_text", "reasoning_text")
+_THINKING_PARTS = ("thinking", "redacted_thinking", "reasoning")
+_THINKING_FIELDS = ("thinking", "reasoning", "summary", "content", "text")
+_CALL_PARTS = ("tool_use", "tool_call", "function_call", "function")
 _USAGE = re.compile(r'"usage"\s*:\s*')
 
 
@@ -35,7 +41,14 @@ def sendable(text: Any) -> str:
 
 def sendable_name(name: str) -> str:
     """A tool name that every API accepts."""
-    return _NOT_IN_NAMES.sub("_", name)[:_LONGEST_NAME] or "unnamed"
+    return _NOT_IN_NAMES.sub("_", tool_name(name))[:_LONGEST_NAME] or "unnamed"
+
+
+def tool_name(name: str) -> str:
+    """The name of a tool without the marks of gpt-oss's format, which some servers leave in it:
+    `functions.search<|channel|>commentary` calls `search`. No API accepts a tool with such a name.
+    """
+    return name.partition(_CHANNEL)[0].strip().removeprefix(_PREFIX) or name
 
 
 def sendable_object(arguments: str) -> dict[str, Any]:
@@ -87,8 +100,70 @@ def tool_calls(
         if isinstance(arguments, (dict, list)):  # Some servers send the object, not its text.
             arguments = json.dumps(arguments, ensure_ascii=False)
         identifier = str(identifier or f"call_{number}")
-        calls.append(ToolCall(identifier, str(name or ""), str(arguments or "")))
+        calls.append(ToolCall(identifier, tool_name(str(name or "")), str(arguments or "")))
     return tuple(calls)
+
+
+class Content(NamedTuple):
+    """What the content of a reply has: its text, its reasoning, the id, name and arguments of each
+    call, and, if there is reasoning, the `parts` that are sent back: all but the calls."""
+
+    text: str
+    reasoning: str = ""
+    calls: Sequence[tuple[Any, Any, Any]] = ()
+    parts: Sequence[Any] = ()
+
+
+def read_content(content: Any, where: str) -> Content:
+    """The content of a reply: text, None, a part, or a list of texts and parts. A part is an object
+    with text, thinking or a call. `BadReply` for a part of another kind; `where` names the
+    server."""
+    text, reasoning, calls, parts = [], [], [], []
+    for part in _listed(content):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in _CALL_PARTS:
+            calls.append(_call(part))
+            continue
+        parts.append(part)
+        if kind in _THINKING_PARTS:
+            thinking = next((part[name] for name in _THINKING_FIELDS if part.get(name)), None)
+            reasoning.append(joined_text(thinking, where))
+        else:
+            text.append(joined_text(part, where))
+    joined = "\n\n".join(filter(None, reasoning))
+    return Content("".join(text), joined, calls, parts if joined else ())
+
+
+def joined_text(value: Any, where: str) -> str:
+    """The text of a reply's field: text, None, a part with text, or a list of these, joined.
+    `BadReply` for anything else."""
+    texts = []
+    for part in _listed(value):
+        text = part
+        if isinstance(part, Mapping):
+            text = part.get("text", part) if part.get("type", "text") in _TEXT_PARTS else part
+        if text is not None and not isinstance(text, str):
+            raise BadReply(f"{where}: the reply has {_described(part)} in place of text")
+        texts.append(text or "")
+    return "".join(texts)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _call(part: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    function = part["function"] if isinstance(part.get("function"), Mapping) else part
+    arguments = function.get("arguments", function.get("input"))
+    return part.get("id") or part.get("call_id"), function.get("name"), arguments
+
+
+def _described(part: Any) -> str:
+    if isinstance(part, Mapping) and "type" in part:
+        return f"a part of the type {str(part['type'])[:40]!r}"
+    if isinstance(part, Mapping):
+        return f"an object with the keys {', '.join(map(str, part))[:80] or '(none)'}"
+    return f"a value of the type {type(part).__name__}"
 
 
 def count(usage: Any, *path: str) -> Any:

@@ -63,6 +63,9 @@ def render(
     unfinished: Sequence[str] = (),
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
+    primary: str = "",
+    margin: float | None = None,
+    family: str = "measure",
 ) -> Report:
     """Render the report on evaluated runs as HTML and as Markdown.
 
@@ -81,6 +84,9 @@ def render(
         traces: name of a run -> address of its traces, relative to the report.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
             settings but those of the benchmark.
+        primary: the measure that was declared before the runs, which becomes the main one; the
+            others are exploratory. Empty: none was declared.
+        margin, family: those that the comparisons were made with.
 
     Raises:
         InputError: for no runs, runs of one name, and an unknown measure or baseline.
@@ -94,6 +100,9 @@ def render(
         alpha=alpha,
         traces=traces,
         by=by,
+        primary=primary,
+        margin=margin,
+        family=family,
     )
     planned = contrasts(data)
     sections = (
@@ -229,28 +238,48 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
     if not tested:
         text = f"{data.main} {_range(data, data.main)}. No difference between them was tested."
         return [TextSpan(text)]
-    family = _families(data, tested[0].measure)
-    where = " on each benchmark" if data.systems else ""
     return [
         *resolved,
-        TextSpan(_unresolved(data, unresolved) + _macro_averages(data)),
         TextSpan(
-            f"Resolved means p of at most {data.alpha:g} after Holm’s correction over the {family} "
-            f"comparison{'s' if family != '1' else ''} of a measure{where}, on "
-            f"{_span(row.n for row in tested)} questions."
+            _unresolved(data, unresolved) + _equivalent(data, planned) + _macro_averages(data)
+        ),
+        TextSpan(
+            f"Resolved means p of at most {data.alpha:g} after Holm’s correction over "
+            f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
         ),
     ]
 
 
-def _families(data: ReportData, measure: str) -> str:
-    """The number of comparisons on a measure over which p values were corrected: those of one
-    benchmark, `2 to 5` where these have different numbers."""
+def _family(data: ReportData, measure: str) -> str:
+    """The comparisons over which p values were corrected: those of one benchmark, `2 to 5` where
+    these have different numbers."""
     groups = [{run.name for run in group} for group in by_benchmark(data.runs)]
     counts = [
-        sum(row.measure == measure and row.a in names for row in data.comparisons)
+        sum(
+            row.a in names and (data.family == "all" or row.measure == measure)
+            for row in data.comparisons
+        )
         for names in groups
     ]
-    return _span(filter(None, counts))
+    size = _span(filter(None, counts))
+    of = "all measures" if data.family == "all" else "a measure"
+    where = " on each benchmark" if data.systems else ""
+    return f"the {size} comparison{'s' if size != '1' else ''} of {of}{where}"
+
+
+def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
+    """How many differences of the main measure are equivalent and undecided at the margin."""
+    conclusions = [
+        row.conclusion(data.alpha) for _, row in _tested(data, planned, data.main) if data.margin
+    ]
+    if not any(conclusions):
+        return ""
+    counts = [(name, conclusions.count(name)) for name in ("equivalent", "undecided")]
+    parts = [f"{count} {'is' if count == 1 else 'are'} {name}" for name, count in counts]
+    return (
+        f"At a margin of {value_text(data.margin, data.main)}, {' and '.join(parts)} of the "
+        f"{len(conclusions)} differences in {data.main}. "
+    )
 
 
 def _resolved(
@@ -332,7 +361,7 @@ def _range(data: ReportData, measure: str) -> str:
 
 def _macro_averages(data: ReportData) -> str:
     """The range of the macro averages over several benchmarks, which are not tested."""
-    if data.systems is None:
+    if data.systems is None or data.systems.has_shares:
         return ""
     benchmarks = data.systems.benchmarks_of(data.main)
     ranked = leaders(data.systems, data.main) if len(benchmarks) > 1 else []
@@ -443,19 +472,34 @@ def differences_section(
         if data.too_many_colours:
             baseline = data.style(data.baseline).label
             lead += f" Only comparisons with the baseline, {baseline}, are shown."
-    family = _families(data, first)
-    scope = "the measure and benchmark" if data.systems else "the measure"
+    if data.primary:
+        lead += f" {data.primary} is the primary measure, which was declared before the runs; "
+        lead += "the other measures are exploratory."
+    note = (
+        f"Filled dots and bold numbers: significant, with a p value of at most {data.alpha:g} "
+        f"after Holm’s correction over {_family(data, first)}. Lines and brackets: 95% intervals, "
+        "not corrected. “Questions needed” is the number of questions that would make a "
+        "difference of this size significant without correction; — if no number would suffice."
+    )
+    if data.margin:
+        note += (
+            " A difference that is not significant is equivalent if two one-sided tests, with "
+            "Holm’s correction, find it smaller than the margin of "
+            f"{value_text(data.margin, first)}; else it is undecided."
+        )
     return Section(
         "differences",
         title,
         lead=lead,
         figures=_forests(data, planned),
-        note=f"Filled dots and bold numbers: significant, with a p value of at most {data.alpha:g} "
-        f"after Holm’s correction over {family} comparisons on {scope}. Lines and brackets: 95% "
-        "intervals, not corrected. “Questions needed” is the number of questions that would make a "
-        "difference of this size significant without correction; — if no number would suffice.",
+        note=note,
         tables=[
-            _differences(data, data.comparisons_on(measure), folded=f"{every} on {measure}")
+            _differences(
+                data,
+                data.comparisons_on(measure),
+                folded=f"{every} on {measure}"
+                + (" (exploratory)" if data.primary not in ("", measure) else ""),
+            )
             for measure in (first, *(name for name in tested if name != first))
         ],
     )
@@ -477,6 +521,7 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
             f"of {most:,}."
         )
     entries: list[Entries] = []
+    concluded = any(row.conclusion(data.alpha) for row in rows)
     for row in rows:
         sides = [
             TableEntry(data.style(row.a).change, sub=value_text(row.mean_a, measure)),
@@ -487,6 +532,7 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
                 *(sides[:1] if one_other else sides),
                 _difference(data, row),
                 TableEntry(probability(row.p_holm), sub=probability(row.p)),
+                *([row.conclusion(data.alpha)] if concluded else []),
                 TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}"),
                 number(row.questions_needed, 0),
             ]
@@ -495,6 +541,7 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
         *texts("run", *([] if one_other else ["compared with"])),
         Column("difference", "95% interval"),
         Column("p (Holm)", "raw p"),
+        *(texts("conclusion") if concluded else []),
         Column("wins / ties / losses", "of questions"),
         Column("questions needed"),
     ]
@@ -582,13 +629,18 @@ def benchmarks_section(data: ReportData) -> Section | None:
     first, *others = [name for name in measures if averaged(systems, name)] or [""]
     if not first:
         return None
+    average = (
+        "Some benchmarks are one with corpora of different sizes, over which nothing is averaged. "
+        if systems.has_shares
+        else "The macro average is the unweighted mean over the benchmarks. It is not tested, "
+        "because a few benchmarks are not a sample. "
+    )
     return Section(
         "benchmarks",
         f"{first} by benchmark",
         lead=f"{len(systems.systems)} systems over {len(systems.benchmarks)} benchmarks. Runs with "
         "the same settings, except for those of the benchmark, are one system.",
-        note="The macro average is the unweighted mean over the benchmarks. It is not tested, "
-        "because a few benchmarks are not a sample. Tests are paired within each benchmark and "
+        note=f"{average}Tests are paired within each benchmark and "
         "corrected over its comparisons. Bold: the best on the benchmark, significantly different "
         "from every other one; ≈: does not differ significantly from the best, or was not compared "
         "with it.",
@@ -611,7 +663,8 @@ def averaged(systems: Systems, measure: str) -> bool:
 def benchmarks_table(
     data: ReportData, systems: Systems, measure: str, *, folded: str = ""
 ) -> Table:
-    """One row for each system, one column for each benchmark, and the macro average."""
+    """One row for each system, one column for each benchmark, and the macro average, if there is
+    one."""
     benchmarks = systems.benchmarks_of(measure)
     marks = data.marks(measure)
     rows, notes = [], []
@@ -627,10 +680,14 @@ def benchmarks_table(
                 run = system.runs[name]
                 mark = marks.get(run.name, "")
                 row.append(TableEntry(value_text(value, measure), interval_of(run, measure), mark))
-        rows.append([*row, value_text(systems.macro_average(system, measure), measure)])
+        rows.append(row)
+        if systems.has_shares:
+            continue
+        row.append(value_text(systems.macro_average(system, measure), measure))
         if missing := [name for name in benchmarks if system.value(measure, name) is None]:
             notes.append(f"{system.label} has no macro average: missing on {', '.join(missing)}.")
-    columns = [*texts("system"), *map(Column, (*benchmarks, "macro average"))]
+    average = () if systems.has_shares else ("macro average",)
+    columns = [*texts("system"), *map(Column, (*benchmarks, *average))]
     return Table(columns, rows, note=" ".join(notes), folded=folded)
 
 

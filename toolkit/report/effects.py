@@ -19,29 +19,25 @@ _FEWEST = 10  # questions that all runs share
 
 
 def effects_section(data: ReportData) -> Section | None:
-    """The effects of the factors on accuracy, or on nDCG@10 where no agent answered. None unless
-    the runs are a full factorial design over two or more factors, on one benchmark, that share ten
-    questions or more."""
+    """The effects of the factors on the primary measure, by default accuracy, or nDCG@10 where no
+    agent answered. None unless the runs are a full factorial design over two or more factors, on
+    one benchmark, that share ten questions or more."""
     runs, factors = data.runs, _design(data.runs)
-    measure = next((m for m in _MEASURES if all(m in run.per_question for run in runs)), "")
+    measures = dict.fromkeys(filter(None, (data.primary, *_MEASURES)))
+    measure = next((m for m in measures if all(m in run.per_question for run in runs)), "")
     if not measure or data.systems is not None or not factors:
         return None
     shared = set.intersection(*(set(run.per_question[measure]) for run in runs))
     distinct = {run.per_question[measure][qid] for run in runs for qid in shared}
     if len(shared) < _FEWEST or len(distinct) < 2:
         return None
-    from numpy.linalg import LinAlgError
-
     from soundingline.toolkit.evaluation.statistics import factorial_effects
 
     cells = [
         ({name: factor_value(run, name) for name in factors}, run.per_question[measure])
         for run in runs
     ]
-    try:
-        effects = factorial_effects(cells, measure)
-    except LinAlgError:  # the values do not determine the variances of the model
-        return None
+    effects = factorial_effects(cells, measure)
     baseline = data.style(data.baseline).run
     hidden = {  # of a factor with two levels, that of the baseline
         (name, factor_value(baseline, name)) for name, values in factors.items() if len(values) == 2
@@ -74,8 +70,9 @@ def effects_section(data: ReportData) -> Section | None:
         "effects",
         "Main effects and interactions",
         lead=f"Effects on {measure} in a full factorial design of {len(runs)} runs over "
-        f"{len(shared):,} questions, estimated by a linear mixed model with a random intercept for "
-        "each question.",
+        f"{len(shared):,} questions. An effect is a contrast of the cells within each question. "
+        "The test flips the signs of the questions’ contrasts, and the interval resamples "
+        "questions.",
         note="A main effect is the mean of a level minus the mean over all levels of its factor. "
         "An interaction (×) is what two levels have together beyond the sum of their main effects. "
         "Of a factor with two levels one is shown: the other has the opposite effect. Bold: "

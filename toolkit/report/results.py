@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -68,6 +68,9 @@ class ReportData:
     alpha: float
     traces: Mapping[str, str]
     systems: Systems | None
+    primary: str = ""
+    margin: float | None = None
+    family: str = "measure"
 
     @property
     def runs(self) -> list[EvaluatedRun]:
@@ -149,6 +152,13 @@ def ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     return best_first(having, [run.metrics[measure] for run in having], measure)
 
 
+def main_measure(names: Iterable[str], tested: Container[str]) -> str:
+    """The first tested measure in the order of `HEADLINE`. Without one, it is the first measure;
+    without any, it is empty."""
+    known = ordered(names)
+    return next((name for name in known if name in tested), next(iter(known), ""))
+
+
 def report_data(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison] = (),
@@ -159,6 +169,9 @@ def report_data(
     alpha: float = 0.05,
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
+    primary: str = "",
+    margin: float | None = None,
+    family: str = "measure",
 ) -> ReportData:
     """Check the arguments of `render`, and choose what they leave open.
 
@@ -181,7 +194,7 @@ def report_data(
         if name not in valid:
             raise InputError(f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one")
     tested = {row.measure for row in comparisons}
-    main = main or next((name for name in known if name in tested), next(iter(known), ""))
+    main = main or (primary if primary in known else main_measure(known, tested))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
     baselines = baselines_of(runs, baseline, systems)
@@ -196,6 +209,9 @@ def report_data(
         alpha=alpha,
         traces=traces or {},
         systems=systems,
+        primary=primary if primary in known else "",
+        margin=margin,
+        family=family,
     )
 
 

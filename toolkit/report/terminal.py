@@ -103,7 +103,7 @@ def benchmark_tables(
     measures: Sequence[str] = (),
     **options: Any,
 ) -> list[RichTable]:
-    """Systems by benchmarks with the macro average, without intervals.
+    """Systems by benchmarks with the macro average, if there is one, without intervals.
 
     Args:
         runs: the runs.

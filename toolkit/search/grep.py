@@ -113,8 +113,20 @@ class Grep(Browsing):
             "under a search_id, which read_search_results pages through.",
             (self.reason, parameter),
         )
+        usage = (
+            f"Find the documents {what}, and show the first {self.page} with their matching lines. "
+            "A document whose words are spelled in another way is not found."
+        )
+        if self.syntax == "regex":
+            usage += (
+                " Begin with names, dates and terms that a document itself would use. Join "
+                "spellings with |, allow for endings (build|built), and for a few words in between "
+                "(mill.{0,40}Brekke). Where too many documents match, add a word; where none does, "
+                "take one away."
+            )
         # A query in natural language is no pattern, so only the syntax `words` takes queries.
-        yield Tool(grep, self._grep, searches_by=argument if self.syntax == "words" else "")
+        query = argument if self.syntax == "words" else ""
+        yield Tool(grep, self._grep, searches_by=query, usage=usage)
         yield from self.browsing_tools()
 
     def _grep(self, reason: str, **query: str) -> ToolOutput:

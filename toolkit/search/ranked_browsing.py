@@ -91,7 +91,8 @@ class Browsing(SearchTool):
         """The first argument of each tool."""
         most = "" if self.reason_words is None else f", in at most {self.reason_words} words"
         description = f"Why you make this call{most}."
-        return Parameter("reason", description, blank=True, words=self.reason_words)
+        usage = f"Give a reason with each call: what you expect from it, and why now{most}."
+        return Parameter("reason", description, blank=True, words=self.reason_words, usage=usage)
 
     def searching(self) -> tuple[str, str]:
         """Name and argument of the tool that error messages recommend for a new search."""
@@ -127,8 +128,17 @@ class Browsing(SearchTool):
                 Parameter("limit", limit, bounds=(1, self.max_lines)),
             ),
         )
-        yield Tool(browse, self._read_search_results)
-        yield Tool(read, self._read_document, reads_by="docid")
+        usage = (
+            "Show further hits of a ranking that you have, without searching again. Page through a "
+            "ranking that looks promising before you make another one."
+        )
+        yield Tool(browse, self._read_search_results, usage=usage)
+        usage = (
+            "Show the lines of one document. Excerpts are short and may mislead: open a document "
+            "before you rely on it. Read a moderate number of lines, and continue from the line "
+            "where the page ended if the document still matters."
+        )
+        yield Tool(read, self._read_document, reads_by="docid", usage=usage)
 
     def first_page(
         self, query: str, reason: str = "", otherwise: str = "Call search with other words."
@@ -259,7 +269,11 @@ class RankedBrowsing(Browsing):
             f"to {self.depth} under a search_id, which read_search_results pages through.",
             (self.reason, Parameter("query", "The search query.")),
         )
-        yield Tool(search, self.first_page, searches_by="query")
+        usage = (
+            f"Rank the collection for a query, and show the first {self.page} hits. The ranking is "
+            "kept under a search_id."
+        )
+        yield Tool(search, self.first_page, searches_by="query", usage=usage)
         yield from self.browsing_tools()
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:

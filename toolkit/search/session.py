@@ -79,7 +79,8 @@ class ToolOutput(NamedTuple):
 class Tool(NamedTuple):
     """A tool of an interface. `serve` takes the checked arguments by name; `searches_by` names the
     argument for the query of a tool that searches, and `reads_by` that for the id of a document or
-    unit of a tool that reads.
+    unit of a tool that reads. `usage` is what a prompt says about the tool (`instructions`), by
+    default the description of its spec.
 
     Example:
         >>> [each.spec.name for each in tool.tools()]
@@ -90,6 +91,7 @@ class Tool(NamedTuple):
     serve: Callable[..., ToolOutput]
     searches_by: str = ""
     reads_by: str = ""
+    usage: str = ""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -195,6 +197,14 @@ class SearchTool(ABC):
     def specs(self) -> list[dict[str, Any]]:
         """`[{"name", "description", "parameters"}]`, with parameters as strict JSON schemas."""
         return [tool.spec.schema() for tool in self._opened_tools.values()]
+
+    def instructions(self) -> str:
+        """What a prompt says about the tools: a line for each, and what its arguments add once for
+        all tools that have them."""
+        tools = self._opened_tools.values()
+        lines = [f"- {tool.spec.name}: {tool.usage or tool.spec.description}" for tool in tools]
+        arguments = [parameter.usage for tool in tools for parameter in tool.spec.parameters]
+        return "\n".join([*lines, *dict.fromkeys(filter(None, arguments))])
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         """Serve a call and record it. A call that is not valid returns a text for the model, its

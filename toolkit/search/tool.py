@@ -38,6 +38,7 @@ class Parameter:
         choices: the words that are accepted; null stands for `default`.
         default: the choice of a call that makes none.
         words: the most words of a string, separated by white space; None for any number.
+        usage: what a prompt says about the argument, where `SearchTool.instructions` composes one.
 
     Example:
         >>> Parameter("limit", "How many hits.", bounds=(1, 50), default="5").bounds
@@ -51,6 +52,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     default: str = ""
     words: int | None = None
+    usage: str = ""
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the argument."""

@@ -62,7 +62,8 @@ class TopK(SearchTool):
             f"and texts{cut}.",
             (Parameter("query", "The search query."),),
         )
-        yield Tool(search, self._search, searches_by="query")
+        usage = f"Rank the collection for a query, and show the {self.k} best texts{cut}."
+        yield Tool(search, self._search, searches_by="query", usage=usage)
         if self.get_document:
             offset = "First line to show, for further pages (default 1)."
             read = ToolSpec(
@@ -74,7 +75,11 @@ class TopK(SearchTool):
                     Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 ),
             )
-            yield Tool(read, self._get_document, reads_by="docid")
+            usage = (
+                "Show the whole text of a document. Call it for a document whose text was cut "
+                "before you rely on it."
+            )
+            yield Tool(read, self._get_document, reads_by="docid", usage=usage)
 
     def _search(self, query: str) -> ToolOutput:
         _, search = self.rank(query, self.k)

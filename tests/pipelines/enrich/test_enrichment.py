@@ -724,7 +724,7 @@ def test_phrases_in_another_order_are_refused_and_leave_nothing(base, units):
     source = OutOfOrder({"d1": ["quay"], "d2": ["quay"]})
     refused(r"phrases for the unit 'd1'.*in their order", lambda: enriched(base, units, source))
     assert [path.name for path in base.path.parent.iterdir()] == ["base"]
-    with pytest.raises(InputError, match="is no index of enriched documents"):
+    with pytest.raises(InputError, match="base' exists and would be replaced"):
         EnrichedEngine(LexicalEngine(), source, None, Collection("c", index=base)).build(
             units, base.path, corpus_fingerprint="c"
         )

@@ -143,7 +143,8 @@ def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(asked,
     # The query stays the agent's, whatever the phrases were proposed for.
     assert out["query"].tolist() == ["tide"]
     assert out["query_toks"][0] == {"tide": 1.0, "glass": 0.5}
-    assert notes["enrichment"][0].get("applied_to", "query") == apply_to
+    applied = notes["enrichment"][0].get("applied_to")
+    assert applied == (None if apply_to == "query" else apply_to)
     # Without a reasoning or a question, phrases are proposed for the query.
     stage.bind(collection).transform(frame.assign(qid="q7"))
     assert "tide" in model.prompts[-1] and stage.counts["queries"] == 2

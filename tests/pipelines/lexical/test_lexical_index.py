@@ -3,6 +3,7 @@ packages and downloads it."""
 
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -33,7 +34,7 @@ from soundingline.pipelines.index_folder import Shard, signed
 from soundingline.pipelines.lexical import build, forward, invert, storage, word_break
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.build import write_segments
-from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex, LexicalIndexer
 from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths, to_bytes
 from soundingline.pipelines.lexical.word_break import WordTable, scan, segment
@@ -305,6 +306,7 @@ class Counted(list):
 
 
 FRAME = pd.DataFrame({"docno": ["1", None], "text": ["a", "b"]})
+FLOATS = pd.DataFrame({"docno": [1, None, 3], "text": ["a", "b", "c"]}).dropna()
 
 
 @pytest.mark.parametrize(
@@ -318,6 +320,20 @@ FRAME = pd.DataFrame({"docno": ["1", None], "text": ["a", "b"]})
         ({"docno": "1", "text": "a"}, {}, "the documents came as {'docno'"),
         (7, {}, "the documents came as 7"),
         ([{"docno": "1"}], {}, "a document came as {'docno': '1'}. valid: a mapping with docno"),
+        (FLOATS, {}, "document 1 has the docno 1.0. valid: text, or a whole number. pandas makes"),
+        (FLOATS.to_dict("records"), {}, "document 1 has the docno 1.0. valid: text"),
+        ([{"docno": np.float32(7), "text": "a"}], {}, "document 1 has the docno "),
+        ([UNITS[0], {"docno": math.nan, "text": "a"}], {}, "document 2 has the docno nan"),
+        ([{"docno": None, "text": "a"}], {}, "document 1 has the docno None. valid: unique ids"),
+        ([{"docno": "", "text": "a"}], {}, "document 1 has the docno ''"),
+        ([{"docno": ["1"], "text": "a"}], {}, "document 1 has the docno ['1']. valid: text"),
+        ([{"docno": b"1", "text": "a"}], {}, "document 1 has the docno b'1'"),
+        ([{"docno": True, "text": "a"}], {}, "document 1 has the docno True"),
+        ([{"docno": "1", "text": math.nan}], {}, "document 1 has the text nan. valid: text"),
+        ([{"docno": "1", "text": b"mill"}], {}, "document 1 has the text b'mill'"),
+        ([{"docno": "1", "text": ["old", "mill"]}], {}, "document 1 has the text ['old', 'mill']"),
+        (FRAME.assign(docno="1", text=[["a"], ["b"]]), {}, "document 1 has the text ['a']"),
+        ([{"docno": "1", "text": "a", "title": math.nan}], {}, "document 1 has the title nan"),
         (["a"], {}, "a document came as 'a'"),
         ([*UNITS, UNITS[1]], {}, "units 2 and 5 have the same id 'd2%p0'"),
         (UNITS, {"memory_mb": 1}, "memory_mb"),
@@ -340,14 +356,21 @@ def test_documents_and_arguments_that_do_not_fit_are_refused(
     assert "\n" not in str(refused.value) and list(tmp_path.iterdir()) == []
 
 
-def test_what_stands_at_the_path_is_replaced_only_by_a_complete_index(index, tmp_path):
-    before = contents(index.path)
-    with pytest.raises(InputError):
-        LexicalIndex.build([UNITS[0], UNITS[0]], index.path)
+def test_an_index_is_replaced_on_request_and_only_by_a_complete_one(index, tmp_path):
+    before, path = contents(index.path), str(index.path)
+    with pytest.raises(InputError, match=r"there is a lexical index at .* overwrite=True"):
+        LexicalIndex.build(UNITS[:1], path)
+    with pytest.raises(InputError, match="same id"):
+        LexicalIndex.build([UNITS[0], UNITS[0]], path, overwrite=True)
     assert contents(index.path) == before
+    assert len(LexicalIndex.build(UNITS[:1], path, overwrite=True)) == 1
+    assert len(LexicalIndexer(path, overwrite=True).index(UNITS[:2])) == 2
+    with pytest.raises(InputError, match="there is a lexical index at"):
+        LexicalIndexer(path).index(UNITS)
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InputError, match="not a lexical index"):
-        LexicalIndex.build(UNITS, tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="not an index of the kind lexical"):
+            LexicalIndex.build(UNITS, tmp_path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
@@ -357,7 +380,8 @@ def test_documents_come_as_a_frame_or_as_any_iterable_of_dicts(tmp_path):
     index = LexicalIndex.build(frame, tmp_path / "frame")
     assert index.texts(["7", "8"]) == [Unit("7", "Mill", "the old mill"), Unit("8", "", "")]
     rows[1]["text"] = ""
-    for number, documents in enumerate([rows, iter(rows), tuple(rows)]):
+    numbers = [{**row, "docno": np.int64(row["docno"])} for row in rows]
+    for number, documents in enumerate([rows, iter(rows), tuple(rows), numbers]):
         same = LexicalIndex.build(documents, tmp_path / str(number))
         assert same.manifest["files"] == index.manifest["files"]
     untitled = LexicalIndex.build(frame[["text", "docno"]], tmp_path / "untitled")

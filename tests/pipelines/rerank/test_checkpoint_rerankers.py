@@ -103,13 +103,13 @@ def test_scores_are_the_single_pair_scores_of_pyterrier_t5(monot5):
     assert 2 <= it.counts["truncated"] < len(pairs)
 
 
-def test_bfloat16_is_about_as_far_off_as_transformers_own(monot5):
+def test_bfloat16_is_no_further_off_than_transformers_own(monot5):
     exact = np.array(direct_scores(monot5, T5_PAIRS))
     theirs = np.array(direct_scores(monot5, T5_PAIRS, dtype="bfloat16"))
-    alone = t5_scorer(monot5, dtype="bfloat16", batch_tokens=1).score(T5_PAIRS)
-    assert alone == pytest.approx(theirs.tolist(), abs=1e-6)
-    ours = np.array(t5_scorer(monot5, dtype="bfloat16").score(T5_PAIRS))
-    assert 0 < np.abs(ours - exact).mean() < 1.25 * np.abs(theirs - exact).mean()
+    for batch_tokens in (1, None):
+        scorer = t5_scorer(monot5, dtype="bfloat16", batch_tokens=batch_tokens)
+        ours = np.array(scorer.score(T5_PAIRS))
+        assert 0 < np.abs(ours - exact).mean() < 1.25 * np.abs(theirs - exact).mean()
 
 
 def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(monot5):

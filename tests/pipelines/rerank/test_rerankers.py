@@ -394,8 +394,8 @@ def test_many_threads_get_the_scores_that_each_gets_alone(make, plain):
         assert scores(ranked) == pytest.approx(scores(plain(frame)), abs=5e-5)
     if isinstance(stage, Reranker):
         counts = stage.counts
-        assert counts.get("gathered_requests", 16) == 16 and counts["pairs_scored"] == 80
-        assert ("gathered_requests" in counts) == stage.shares_batches
+        assert counts["pairs_scored"] == 80
+        assert counts.get("gathered_requests") == (16 if stage.shares_batches else None)
 
 
 def test_texts_are_those_of_the_column_or_of_the_store(make, plain):
@@ -408,12 +408,12 @@ def test_texts_are_those_of_the_column_or_of_the_store(make, plain):
 
 
 @pytest.mark.parametrize("missing", [None, float("nan"), pd.NA])
-def test_a_missing_text_scores_as_an_empty_one_and_is_counted(make, plain, missing):
+def test_a_missing_text_scores_as_an_empty_one_and_is_counted(name, make, plain, missing):
     frame = ranking()
     frame["text"] = pd.Series([missing if text == "" else text for text in TEXTS.values()])
     stage = make()
     assert scores(stage(frame)) == pytest.approx(scores(plain(ranking())), abs=1e-6)
-    assert stage.counts.get("missing_text", 1) == 1
+    assert stage.counts.get("missing_text") == (None if name == "head" else 1)
 
 
 @pytest.mark.parametrize("name", SCORED, indirect=True)
@@ -430,7 +430,7 @@ def test_a_row_without_a_score_ends_the_head(make, monkeypatch):
     ranked = stage(ranking(texts=texts))
     assert ranked["docno"].tolist()[3:] == ["d2", "d4"]
     assert ranked["score"].notna().all() and ranked["score"].is_monotonic_decreasing
-    assert stage.counts.get("unscored", 1) == 1
+    assert stage.counts.get("unscored") == (1 if isinstance(stage, Reranker) else None)
 
 
 def test_an_empty_ranking_stays_empty_and_nobody_is_asked(make):
@@ -456,7 +456,8 @@ def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, plain, tm
     ]
     asked = lookups[0][1]
     assert lookups == [(0, asked), (asked, 0)] and asked in (1, 5)
-    assert again.counts.get("asked", again.counts.get("pairs_scored")) == 0
+    counter = "pairs_scored" if isinstance(again, Reranker) else "asked"
+    assert again.counts[counter] == 0 < first.counts[counter]
     frame = ranking(texts={**TEXTS, "d0": "by the mill stands who"})
     assert scores(changed(frame)) == pytest.approx(scores(plain(frame)), abs=5e-5)
     assert changed.counts["cache_misses"] == 1
@@ -465,15 +466,11 @@ def test_scores_are_kept_on_disk_and_only_what_changed_is_scored(make, plain, tm
     assert other.counts["cache_hits"] == 0
 
 
-def test_equal_arguments_are_equal_stages_and_its_representation_names_them(name, make, tmp_path):
-    assert make() == make() and hash(make()) == hash(make())
+def test_its_representation_names_its_arguments(name, make):
     arguments = [{}, {"depth": 9}, {"texts": units}, *ROWS[name].changes]
-    assert len({make(**each) for each in arguments}) == len(arguments)
-    assert make() != make().bind(Collection("c"))
+    assert len({repr(make(**each)) for each in arguments}) == len(arguments)
     assert repr(make(depth=9)).startswith(f"{ROWS[name].kind.__name__}(")
     assert "depth=9" in repr(make(depth=9))
-    if name in CACHED:
-        assert make(cache=tmp_path) == make()
 
 
 def test_what_cannot_be_ranked_is_refused_in_one_line(name, make):
@@ -482,7 +479,11 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(name, make):
 
     without = ranking().drop(columns="text")
     for stage, frame, message in (
-        (make(), without, r"no text .* texts=store.texts, or put pt.text.get_text"),
+        (
+            make(),
+            without,
+            r"no text .*\(texts=index.texts\), or texts=store.texts; or put pt.text.get_text",
+        ),
         (make(texts=absent), without, r"names 'd0', which the document store lacks.*same corpus"),
         (make(), ranking(query=None), r"the query 'q' is (None|nan)\. give each query as text"),
         (make(), ranking(query=7), r"the query 'q' is 7\. give each query as text"),
@@ -525,11 +526,12 @@ def test_scores_are_those_of_each_pair_alone_by_the_library(name, folders, make,
 
 @pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
 def test_bfloat16_keeps_the_scores_apart(make):
-    exact, rounded = make().score(PAIRS), make(dtype="bfloat16").score(PAIRS)
+    pairs = [*PAIRS, *(Pair(text_of(3, 1), text_of(length)) for length in range(100, 220))]
+    exact, rounded = make().score(pairs), make(dtype="bfloat16").score(pairs)
     assert rounded == pytest.approx(exact, abs=0.5)
     assert rounded != exact
-    # The output itself is not rounded to eight bits.
-    assert any(score != float(torch.tensor(score).bfloat16()) for score in rounded)
+    # An output that is rounded to eight bits gives unlike texts the same score.
+    assert len({*rounded}) >= len({*exact}) - 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -603,15 +605,15 @@ def test_the_fingerprint_follows_what_changes_scores(name, make, tmp_path):
     changed = [other, *(make(**arguments) for arguments in changes)]
     assert len({each.fingerprint for each in (make(), *changed)}) == 1 + len(changed)
     assert make(batch_tokens=7).fingerprint == make().fingerprint
-    assert make(batch_tokens=7) == make() != other
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, "own"], indirect=True)
-def test_a_pickled_one_is_equal_and_loads_its_model_again(make):
+def test_a_pickled_one_has_its_arguments_and_loads_its_model_again(make):
     it = make(depth=7).bind(Collection("c"))
     before = it.score_pairs(PAIRS[:2])
     copy = pickle.loads(pickle.dumps(it))
-    assert copy == it and copy.collection == it.collection and copy.counts["batches"] == 0
+    assert repr(copy) == repr(it) and copy.collection == it.collection
+    assert copy.counts["batches"] == 0
     assert copy.score_pairs(PAIRS[:2]) == before
 
 

@@ -63,16 +63,17 @@ def test_questions_answers_judgements_and_corpus_are_opened(folder):
     assert documents[0].url == f"http://{documents[0].docid}"
 
 
+@pytest.mark.parametrize("suffix", [".jsonl", ".json.gz"])
 @pytest.mark.parametrize("obfuscated", [True, False])
-def test_json_lines_give_what_parquet_gives(folder, monkeypatch, obfuscated):
+def test_json_lines_give_what_parquet_gives(folder, monkeypatch, obfuscated, suffix):
     parquet = opened(folder)
     rows = [plain_row(qid) for qid in QUESTIONS]
-    write_jsonl(folder / "r.jsonl", [sealed_row(row) for row in rows] if obfuscated else rows)
+    write_jsonl(folder / f"r{suffix}", [sealed_row(row) for row in rows] if obfuscated else rows)
     texts = [{"docid": docid, "text": text} for docid, text in DOCUMENTS.items()]
-    write_jsonl(folder / "c.jsonl", texts)
+    write_jsonl(folder / f"c{suffix}", texts)
     if not obfuscated:
         monkeypatch.delenv(VARIABLE)
-    lines = opened(folder, "r.jsonl", "c.jsonl", obfuscated=obfuscated)
+    lines = opened(folder, f"r{suffix}", f"c{suffix}", obfuscated=obfuscated)
     assert (lines.topics, lines.answers) == (parquet.topics, parquet.answers)
     assert lines.qrels == parquet.qrels
     assert [d.text for d in lines.documents()] == [d.text for d in parquet.documents()]

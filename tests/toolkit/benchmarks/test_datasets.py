@@ -1,5 +1,6 @@
 """BEIR folders, listed questions and the slices of Pi-Serini, and the datasets of ir_datasets."""
 
+import gzip
 import json
 import os
 import random
@@ -21,7 +22,13 @@ from ir_datasets.formats import (
     TsvDocs,
 )
 from ir_datasets.util import LocalDownload, RequestsDownload
-from support.benchmarks import HARBOUR, SmallBenchmark, prepare_beir, prepare_vaswani
+from support.benchmarks import (
+    HARBOUR,
+    SmallBenchmark,
+    prepare_beir,
+    prepare_vaswani,
+    write_jsonl,
+)
 
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
@@ -201,7 +208,10 @@ MALFORMED = {
         (HEADER + "q1\td1\tmany\n", r":2 has the grade 'many'\. valid: an integer"),
         (HEADER + "q1\td1\t1.0\n", r":2 has the grade '1\.0'"),
         ("q1\td1\tmany\n", r":1 has the grade 'many'"),
-        (HEADER + "q1\t\t1\n", r":2 has 2 fields"),
+        (HEADER + "q1\t\t1\n", r":2 has 3 fields, and one of them is empty"),
+        ("\tq1\td1\t1\n", r":1 has 4 fields, and one of them is empty"),
+        (HEADER + "q1\td1\t1000001\n", r":2 has the grade '1000001'.* at most 1,000,000"),
+        ("q1 0 d1 10000000000\n", r":1 has the grade '10000000000'.* at most 1,000,000"),
         (HEADER + "q1\td1\t1\nq1\td1\t2\n", r":3 gives 'd1' the grade 2"),
         (HEADER + "ghost\td1\t1\n", " name no question of queries.jsonl"),
         ("", " name no question of queries.jsonl"),
@@ -254,9 +264,18 @@ def test_malformed_files_are_refused_with_file_and_line(tmp_path, file, content,
     assert "\n" not in str(caught.value)
 
 
-def test_qrels_without_a_header_lose_no_row(tmp_path):
-    benchmark = BeirBenchmark(write(tmp_path, test="q1 d1 1\nq3 d2 1\n"))
-    assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 1}}
+@pytest.mark.parametrize(
+    "content",
+    [
+        "q1 d1 1\nq3 d2 -2\n",
+        "q1\td1\t1\t\nq3\td2\t-2\t\t\n",
+        "q1\tQ0\td1\t1\t \r\nq3\t0\td2\t-2\t\n",
+        HEADER.replace("\n", "\t\n") + "q1\td1\t1 \nq3 0 d2 -2\t\n",
+    ],
+)
+def test_qrels_are_read_with_and_without_a_header_and_tabs_at_the_end(tmp_path, content):
+    benchmark = BeirBenchmark(write(tmp_path, test=content))
+    assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": -2}}
 
 
 def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path):
@@ -277,6 +296,42 @@ def test_the_store_refuses_a_docid_that_comes_twice_and_an_empty_corpus(tmp_path
 def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path):
     (write(tmp_path) / "corpus.jsonl").write_bytes(b'\xef\xbb\xbf{"_id": "d1", "text": "a"}\r\n')
     assert list(BeirBenchmark(tmp_path).documents()) == [Document("d1", "", "a")]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl.gz", ".json.gz"])
+def test_json_lines_have_any_usual_name_and_may_be_compressed(tmp_path, suffix):
+    plain, folder = write(tmp_path / "plain"), write(tmp_path / "mine")
+    satisfaction = [{"query-id": "q1", "corpus-id": "d2", "satisfied": [True, False]}]
+    for name, rows in (
+        ("corpus", CORPUS),
+        ("queries", SET_QUERIES),
+        ("satisfaction", satisfaction),
+    ):
+        write_jsonl(plain / f"{name}.jsonl", rows)
+        (folder / f"{name}.jsonl").unlink(missing_ok=True)
+        write_jsonl(folder / f"{name}{suffix}", rows)
+    expected, benchmark = BeirBenchmark(plain), BeirBenchmark(folder)
+    assert list(benchmark.documents()) == list(expected.documents())
+    assert (benchmark.topics, benchmark.targets) == (expected.topics, expected.targets)
+    assert benchmark.satisfaction == {"q1": {"d2": (True, False)}}
+
+
+def test_the_content_and_not_the_name_says_whether_a_file_is_compressed(tmp_path):
+    folder = write(tmp_path)
+    content = (folder / "corpus.jsonl").read_bytes()
+    compressed = gzip.compress(content)
+    documents = list(BeirBenchmark(folder).documents())
+    (folder / "corpus.jsonl").write_bytes(compressed)
+    qrels = folder / "qrels" / "test.tsv"
+    qrels.write_bytes(gzip.compress(qrels.read_bytes()))
+    benchmark = BeirBenchmark(folder)
+    assert list(benchmark.documents()) == documents
+    assert benchmark.qrels["evidence"] == {"q1": {"d1": 1}, "q3": {"d2": 0}}
+    damaged = [compressed[:-9], compressed[:40] + b"\0\0\0" + compressed[43:]]
+    for wrong in (*damaged, compressed[:-8] + bytes(8)):
+        (folder / "corpus.jsonl").write_bytes(wrong)
+        with pytest.raises(InputError, match=r"corpus\.jsonl cannot be decompressed after line \d"):
+            list(BeirBenchmark(folder).documents())
 
 
 def test_missing_folders_and_files_say_what_is_valid(folder):

@@ -128,6 +128,18 @@ def test_a_bad_corpus_is_refused_and_leaves_nothing(tmp_path, documents, message
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="sqlite3 sets limits from Python 3.11 on")
+def test_a_store_and_a_unit_table_replace_nothing(store, tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "thesis.tex").write_text("years of work")
+    for path in (store.path, tmp_path / "notes"):
+        before = {file.name: file.read_bytes() for file in path.iterdir()}
+        with pytest.raises(InputError, match="exists and would be replaced"):
+            SqliteStore.build(path, CORPUS[:1], corpus_fingerprint="c2")
+        with pytest.raises(InputError, match="exists and would be replaced"):
+            store.add_units(path, Passages(8))
+        assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
 def test_a_document_beyond_sqlites_limit_of_a_value_is_refused_and_leaves_nothing(
     tmp_path, monkeypatch
 ):

@@ -2,6 +2,7 @@
 measures."""
 
 import json
+import math
 import shutil
 import threading
 import time
@@ -23,6 +24,7 @@ from soundingline.toolkit.evaluation.agent_run import evaluate_run
 from soundingline.toolkit.evaluation.comparison import compare
 from soundingline.toolkit.evaluation.evaluation import (
     _read,
+    decreasing,
     evaluate_ranking,
     load_run,
     load_runs,
@@ -123,14 +125,26 @@ def test_run_trec_evaluates_to_the_metrics(tmp_path):
 def test_white_space_in_ids_keeps_six_columns(tmp_path):
     rows = {"q 1": ["d\t1", "d2"]}
     folder = run(tmp_path / "a")
-    write_evaluation(
-        folder.path, evaluate_ranking(rows, {"q 1": {"d2": 1}}, ("RR",)), state=folder.state()
-    )
-    lines = (folder.path / "run.trec").read_text().splitlines()
-    assert [line.split(" ") for line in lines] == [
-        ["q%201", "Q0", "d%091", "1", "2", "a"],
-        ["q%201", "Q0", "d2", "2", "1", "a"],
-    ]
+    evaluation = evaluate_ranking(rows, {"q 1": {"d2": 1}}, ("RR",))
+    for scores, written in (({}, ("2", "1")), ({"q 1": [12.5, 0.5]}, ("12.5", "0.5"))):
+        evaluation = replace(evaluation, scores=scores)
+        write_evaluation(folder.path, evaluation, state=folder.state())
+        lines = (folder.path / "run.trec").read_text().splitlines()
+        assert [line.split(" ") for line in lines] == [
+            ["q%201", "Q0", "d%091", "1", written[0], "a"],
+            ["q%201", "Q0", "d2", "2", written[1], "a"],
+        ]
+
+
+@given(st.lists(st.floats(width=32) | st.integers(-3, 3), max_size=30))
+def test_decreasing_scores_are_those_of_a_loop(scores):
+    expected, largest = [], np.float32(1e30)
+    for score in scores:
+        value = -largest if math.isnan(score) else np.float32(max(-1e30, min(score, 1e30)))
+        below = np.nextafter(expected[-1], np.float32(-np.inf)) if expected else value
+        expected.append(min(value, below))
+    assert decreasing(scores) == expected
+    assert (np.diff([np.float32(f"{score:.9g}") for score in expected]) < 0).all()
 
 
 def test_a_ranking_without_an_agent_is_evaluated_too(tmp_path):
@@ -485,7 +499,7 @@ def test_distance_counts_saturation_and_length_on_one_scale():
 @st.composite
 def tuned(draw):
     judged = {
-        f"q{n}": {f"d{d}": draw(st.integers(0, 2)) for d in range(draw(st.integers(1, 4)))}
+        f"q{n}": {f"d{d}": draw(st.integers(-2, 2)) for d in range(draw(st.integers(1, 4)))}
         for n in range(draw(st.integers(1, 4)))
     }
     names = [f"d{d}" for d in range(4)] + [f"x{d}" for d in range(12)]

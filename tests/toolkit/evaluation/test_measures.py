@@ -81,6 +81,39 @@ def test_passages_count_as_their_document_once_at_the_best_rank():
     assert evaluation.metrics == {"RR": 0.5, "P@2": 0.5}
 
 
+# Bpref of a ranking b, a, x, where a is relevant: 1 - min(n, R) / min(R, N), and the judged b above
+# it makes n = 1 (trec_eval's m_bpref.c). P@1 of infAP at rank 2 is 1 / 2, with nothing sampled.
+@pytest.mark.parametrize("spam", [-1, -2, -100, -(10**20)])
+def test_a_grade_below_0_is_judged_and_counts_as_grade_0(spam):
+    judged = {"mixed": {"a": 1, "b": spam, "c": spam}, "spam": {"a": spam, "b": spam}}
+    rankings = {qid: ["b", "a", "x"] for qid in judged}
+    measures = ("AP", "RR", "P@3", "R@3", "nDCG@3", "Bpref", "infAP", "Judged@3", "F1@3")
+    values = measure_rankings(rankings, judged, measures)
+    mixed = (1 / 2, 1 / 2, 1 / 3, 1, 1 / math.log2(3), 0, 1 / 2, 2 / 3, 2 / 4)
+    for name, value in zip(measures, mixed, strict=True):
+        assert values[name]["mixed"] == pytest.approx(value, abs=1e-5), name
+    nothing = {name: values[name]["spam"] for name in measures}
+    assert nothing == {**dict.fromkeys(measures, 0), "Judged@3": 2 / 3}
+
+
+@pytest.mark.parametrize("grade", [10**6 + 1, 2 * 10**9, 10**10, 10**20])
+def test_a_grade_for_which_trec_eval_has_no_memory_is_refused(grade):
+    with pytest.raises(
+        InputError, match=f"'d' has the grade {grade} for question 'q'.*at most 1,000,000"
+    ):
+        measure_rankings({"q": ["d"]}, {"q": {"d": grade}})
+    values = measure_rankings({"q": ["c", "d"]}, {"q": {"c": 1, "d": 10**6}}, ["nDCG@2", "AP"])
+    ideal = 10**6 + 1 / math.log2(3)
+    assert values["nDCG@2"]["q"] == pytest.approx((1 + 10**6 / math.log2(3)) / ideal)
+    assert values["AP"]["q"] == 1
+
+
+@pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval.pl needs perl")
+def test_grades_above_those_of_gdeval_are_refused_in_one_line():
+    with pytest.raises(InputError, match=r"ERR@20 .*grades up to 4"):
+        measure_rankings({"q": ["d"]}, {"q": {"d": 5}}, ["AP", "ERR@20"])
+
+
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval.pl needs perl")
 def test_a_provider_that_reads_numbers_only_measures_any_ids():
     # Ranking b, a, z, c; gdeval.pl computes ERR with grades up to 4 (Chapelle et al., 2009).

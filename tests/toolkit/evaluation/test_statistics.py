@@ -10,6 +10,7 @@ from itertools import product
 from statistics import NormalDist
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,11 +24,13 @@ from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.comparison import compare
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
 from soundingline.toolkit.evaluation.statistics import (
+    TESTS,
     equal_ties,
     factorial_effects,
     holm,
     paired_test,
     questions_needed,
+    smallest_difference,
     variance_components,
 )
 from soundingline.toolkit.runs.manifest import make_manifest
@@ -50,6 +53,15 @@ def test_students_sleep_data_gives_the_published_t_test():
     assert row.p == pytest.approx(0.002833, abs=5e-7)
     assert (row.mean_a, row.mean_b) == pytest.approx((2.33, 0.75))
     assert (row.n, row.wins, row.losses, row.ties) == (10, 9, 0, 1)
+
+
+def test_the_t_test_of_equivalence_is_that_of_statsmodels():
+    from statsmodels.stats.weightstats import ttost_paired
+
+    for margin in (0.5, 2.0, 3.0):
+        row = paired_test(named(DRUG_2), named(DRUG_1), test="t", margin=margin)
+        expected = ttost_paired(np.array(DRUG_2), np.array(DRUG_1), -margin, margin)[0]
+        assert row.p_equivalence == pytest.approx(expected)
 
 
 def test_the_randomisation_test_is_exact_on_few_questions():
@@ -219,11 +231,6 @@ def test_questions_needed_have_the_power_and_one_less_has_not(effect, alpha, pow
     from scipy import integrate, stats
 
     needed = questions_needed(differences_of_effect(effect), alpha=alpha, power=power)
-    if effect < 0.01:  # The noncentral t is not exact at such sizes, and the normal limit is.
-        z = NormalDist()
-        questions = ((z.inv_cdf(1 - alpha / 2) + z.inv_cdf(power)) / effect) ** 2
-        assert needed == pytest.approx(questions, rel=1e-4)
-        return
 
     def power_of(questions):
         # Over the spreads that may be estimated; not by the noncentral t of the code.
@@ -238,8 +245,13 @@ def test_questions_needed_have_the_power_and_one_less_has_not(effect, alpha, pow
 
         return float(integrate.quad(result, *bounds, epsabs=1e-10, limit=200)[0])
 
-    assert power_of(needed) >= power - 1e-6
-    assert needed == 2 or power_of(needed - 1) < power + 1e-6
+    if effect < 0.01:  # The noncentral t is not exact at such sizes, and the normal limit is.
+        z = NormalDist()
+        questions = ((z.inv_cdf(1 - alpha / 2) + z.inv_cdf(power)) / effect) ** 2
+        assert needed == pytest.approx(questions, rel=1e-4)
+    else:
+        assert power_of(needed) >= power - 1e-6
+        assert needed == 2 or power_of(needed - 1) < power + 1e-6
 
 
 @given(
@@ -466,18 +478,100 @@ def test_effects_are_deviations_of_means(cells):
     assert result == pytest.approx(expected, abs=1e-6)
 
 
-def test_errors_are_those_of_a_two_way_analysis_of_variance(cells):
-    """In a balanced design, residuals of a model with a mean for each question and each cell give
-    the error of an effect: Montgomery, Design and Analysis of Experiments, chapter 5."""
-    data = np.array([[values[f"q{n}"] for n in range(QUESTIONS)] for _, values in cells])
-    residuals = data - data.mean(0) - data.mean(1, keepdims=True) + data.mean()
-    count = len(cells)
-    variance = (residuals**2).sum() / ((count - 1) * (QUESTIONS - 1))
-    (five,) = (e for e in factorial_effects(cells, "accuracy") if e.levels == ("5",))
-    # The effect of one of two levels is half the difference of two means of count / 2 cells.
-    error = np.sqrt(variance / (count * QUESTIONS))
-    assert (five.high - five.low) / 2 == pytest.approx(1.959964 * error, rel=1e-3)
-    assert five.p < 1e-6
+def test_effects_of_two_levels_are_those_of_an_analysis_of_variance_of_repeated_measures(cells):
+    """In a balanced design with two levels a factor, the F tests that allow each question its own
+    reaction to each factor are t tests of the contrasts by question."""
+    from statsmodels.stats.anova import AnovaRM
+
+    runs = [run for run in cells if run[0]["unit"] != UNITS[2]]
+    rows = [{**cell, "qid": qid, "value": v} for cell, row in runs for qid, v in row.items()]
+    table = AnovaRM(pd.DataFrame(rows), "value", "qid", within=["depth", "unit"]).fit().anova_table
+    effects = {effect.factors: effect.p for effect in factorial_effects(runs, "AP", test="t")}
+    assert {":".join(factors): p for factors, p in effects.items()} == pytest.approx(
+        table["Pr > F"].to_dict(), rel=1e-6
+    )
+
+
+def null_design(chance, variance, *, questions=100, levels=(3, 2), binary=False):
+    """A factorial design without an effect. Questions differ, and what else varies is `variance`:
+    nothing but the single value, the reaction of a question to each factor, or the three runs of a
+    question in a cell."""
+    ease = chance.normal(0, 1, questions)
+    reactions = [chance.normal(0, 0.5, (questions, count)) for count in levels]
+    runs = []
+    for cell in product(*map(range, levels)):
+        values = ease + chance.normal(0, 0.4, questions)
+        if variance == "question and factor":
+            values += sum(part[:, level] for part, level in zip(reactions, cell, strict=True))
+        elif variance == "run":
+            values += chance.normal(0, 0.7, (3, questions)).mean(axis=0)
+        values = (values > 0).astype(float) if binary else values
+        factors = {f"factor {place}": str(level) for place, level in enumerate(cell)}
+        runs.append((factors, {f"q{n}": value for n, value in enumerate(values.tolist())}))
+    return runs
+
+
+TRIALS = cases(2000, 100)
+# Three standard errors of a rate over few trials, of which each has several independent effects.
+TOLERANCE = 0.0 if TRIALS == 2000 else 0.03
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("questions", [37, 200])
+def test_the_smallest_difference_is_found_as_often_as_its_power_says(questions):
+    from statsmodels.stats.power import TTestPower
+
+    chance, deviation, found = np.random.default_rng(6), 0.3, []
+    power = float(TTestPower().power(1 / 3, questions, 0.05))
+    difference = smallest_difference(questions, deviation, power=power)
+    assert difference == pytest.approx(deviation / 3)
+    for _ in range(TRIALS):
+        row = dict(enumerate(chance.normal(difference, deviation, questions).tolist()))
+        found.append(paired_test(row, dict.fromkeys(row, 0.0), resamples=199).p <= 0.05)
+    assert np.mean(found) == pytest.approx(power, abs=0.05 + 2 * TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variance", ["question", "question and factor", "run"])
+def test_tests_and_intervals_of_effects_hold_their_level(variance):
+    chance, rejected, covered = np.random.default_rng(1), [], []
+    for _ in range(TRIALS):
+        effects = factorial_effects(null_design(chance, variance), "AP", resamples=999)
+        rejected.append([effect.p <= 0.05 for effect in effects])
+        covered.append([effect.low <= 0 <= effect.high for effect in effects])
+    assert 0.035 - TOLERANCE <= np.mean(rejected) <= 0.065 + TOLERANCE
+    assert 0.93 - TOLERANCE <= np.mean(covered) <= 0.97 + TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_corrected_family_of_effects_holds_its_level(binary):
+    chance, rejected = np.random.default_rng(2), []
+    for _ in range(TRIALS):
+        runs = null_design(chance, "question and factor", binary=binary)
+        effects = factorial_effects(runs, "accuracy", resamples=999)
+        rejected.append(min(holm([effect.p for effect in effects])) <= 0.05)
+    assert np.mean(rejected) <= 0.065 + 2 * TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", TESTS)
+@pytest.mark.parametrize("binary", [False, True])
+def test_equivalence_is_concluded_at_its_margin_no_more_often_than_its_level(test, binary):
+    """At a true difference of exactly the margin, 5 % of the trials find it smaller."""
+    chance, questions, margin, found = np.random.default_rng(3), 100, 0.1, []
+    for _ in range(TRIALS):
+        if binary:  # b is right on .5, a on .6
+            b = chance.random(questions) < 0.5
+            a = np.where(chance.random(questions) < 0.2, ~b | (chance.random(questions) < 0.5), b)
+            margin = 0.05
+        else:
+            b = chance.normal(0, 1, questions)
+            a = b + chance.normal(margin, 0.3, questions)
+        sides = [dict(enumerate(side.astype(float).tolist())) for side in (a, b)]
+        paired = paired_test(*sides, test=test, margin=margin, resamples=499)
+        found.append(paired.p_equivalence <= 0.05)
+    assert np.mean(found) <= 0.065 + 2 * TOLERANCE
 
 
 def test_what_varies_in_one_factor_only_has_no_interactions(cells):
@@ -504,7 +598,36 @@ def test_questions_that_never_differ_have_no_effect():
     runs = [({"unit": unit}, {"q1": 1.0, "q2": 0.0}) for unit in UNITS]
     for effect in factorial_effects(runs, "accuracy"):
         assert effect.estimate == pytest.approx(0, abs=1e-12)
-        assert effect.p > 0.99 or np.isnan(effect.p)
+        assert effect.p == 1
+
+
+@pytest.mark.parametrize(
+    ("shift", "spread", "conclusion"),
+    [(0.3, 0.1, "different"), (0.01, 0.1, "equivalent"), (0.01, 1.0, "undecided")],
+)
+def test_a_margin_distinguishes_equivalent_from_undecided(shift, spread, conclusion):
+    chance = np.random.default_rng(4)
+    base = chance.normal(0, 1, 60)
+    sides = {"new": base + chance.normal(shift, spread, 60), "old": base}
+    runs = [EvaluatedRun(name=n, per_question={"AP": named(v.tolist())}) for n, v in sides.items()]
+    (row,) = compare(runs, ["AP"], "old", margin=0.1)
+    assert row.conclusion() == conclusion
+    (without,) = compare(runs, ["AP"], "old")
+    assert (without.conclusion(), without.p_equivalence) == ("", None)
+    assert without == row._replace(p_equivalence=None, p_equivalence_holm=None)
+
+
+def test_a_margin_is_of_the_first_measure():
+    values = {"a": (0.5, 0.6, 0.7), "b": (0.4, 0.6, 0.5)}
+    runs = [
+        EvaluatedRun(name=name, per_question={"AP": named(row), "RR": named(row)})
+        for name, row in values.items()
+    ]
+    first, second = compare(runs, ["RR", "AP"], margin=0.2)
+    assert (first.measure, second.measure) == ("RR", "AP")
+    assert first.p_equivalence_holm is not None and second.p_equivalence_holm is None
+    with pytest.raises(InputError, match="margin is 0"):
+        compare(runs, ["AP"], margin=0)
 
 
 # Repeats of questions: the question is the unit of the statistics.

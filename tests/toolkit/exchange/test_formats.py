@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.benchmarks import write_parquet
+from support.benchmarks import write_jsonl, write_parquet
 from support.needs import cases
 from support.runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
 
@@ -86,6 +86,36 @@ def test_a_field_or_item_of_any_content_is_read_or_refused(form, field, place, i
         items[place][item], change = value, {}
     whole = WHOLE | {"result": items} if form == "browsecomp_plus" else pi_serini("1", items)
     readable(READERS[form], {**whole, **change})
+
+
+@pytest.mark.parametrize(
+    ("status", "theirs"),
+    [("steered", "completed"), ("timed_out", "timeout"), ("out_of_turns", "failed")],
+)
+def test_a_file_for_pi_serini_counts_as_its_runner_does(status, theirs):
+    failed = call("read_document", {"docid": "x"}, '{"error": "unknown"}')
+    items = [thought("I"), search("q", ["12"]), failed, answer("Ada", citing="[12]")]
+    row = replace(trajectory(browsecomp("7", items)), status=status, seconds=1.23456, source={})
+    content = json.loads(json.dumps(bcp.write_pi_serini(row, {"model": "m"})))
+    kinds = [item["type"] for item in content["result"]]
+    assert kinds == ["tool_call", "tool_call", *["output_text"] * (theirs == "completed")]
+    assert content["result"][1]["arguments"] == {"docid": "x"}
+    assert content["status"] == theirs and content["metadata"]["query"] == "question?"
+    assert content["tool_call_counts"] == {"search": 1, "read_document": 1}
+    assert content["opened_docids"] == [] and content["agent_docids"] == ["12"]
+    assert content["stats"] == {
+        "elapsed_seconds": 1.235,
+        "assistant_turns": 3,
+        "tool_calls_total": 2,
+        "search_calls": 1,
+        "read_search_results_calls": 0,
+        "read_document_calls": 1,
+        "timed_out": theirs == "timeout",
+    }
+    assert list(bcp.read_pi_serini([("f", content)])) == [row]
+    content["opened_docids"] = ["12"]
+    with pytest.raises(InputError, match="f was changed after it was exported"):
+        list(bcp.read_pi_serini([("f", content)]))
 
 
 @settings(max_examples=cases(150))
@@ -373,11 +403,19 @@ def test_a_foreign_sample_becomes_a_trajectory_with_the_answer_that_its_agent_su
     assert [row.name for row in trajectory.calls] == ["search"]
 
 
-def test_several_epochs_are_refused(tmp_path):
+def test_epochs_are_repeats_and_the_input_is_the_question(tmp_path):
     path = tmp_path / "log.json"
-    path.write_text(json.dumps({"samples": [foreign(), foreign(epoch=2)]}), encoding="utf-8")
-    with pytest.raises(InputError, match="epoch 2"):
-        list(inspect_ai.read(path))
+    parts = [{"type": "text", "text": "Where is"}, {"type": "image", "image": "x"}]
+    chat = [{"role": "system", "content": "be good"}, {"role": "user", "content": parts[:1]}]
+    rows = [foreign(), foreign(epoch=2, input=chat), foreign(epoch=3, input=None)]
+    path.write_text(json.dumps({"samples": rows}), encoding="utf-8")
+    recorded = list(inspect_ai.read(path))
+    assert [row.repeat for row in recorded] == [1, 2, 3]
+    assert [row.question for row in recorded] == ["?", "be good\nWhere is", ""]
+    for epoch in (0, "2", True, 10**6):
+        path.write_text(json.dumps({"samples": [foreign(epoch=epoch)]}), encoding="utf-8")
+        with pytest.raises(InputError, match="epoch"):
+            list(inspect_ai.read(path))
 
 
 def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
@@ -508,6 +546,49 @@ def test_json_lines_have_ids_of_their_own(topics, tmp_path):
         list(bare.documents())
     with pytest.raises(InputError, match="no file of judgements"):
         TrecRag(topics, corpus, str(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz"])
+def test_shards_of_ms_marco_are_read_as_they_are_published(tmp_path, suffix):
+    """`msmarco_v2.1_doc_00.json.gz` and the shards of segments, unpacked or not, and questions in
+    JSON lines, whatever the names."""
+    fields = {"url": "http://a", "title": "Tides", "headings": "Tides"}
+    for shard in ("00", "01"):
+        rows = [{"docid": f"d_{shard}_{number}", **fields, "body": "Moon."} for number in (0, 1)]
+        write_jsonl(tmp_path / "docs" / "part" / f"msmarco_v2.1_doc_{shard}{suffix}", rows)
+    segment = {"docid": "d_00_0#0_0", **fields, "segment": "They rise.", "start_char": 0}
+    segments = write_jsonl(tmp_path / f"segments{suffix}", [segment, {"segment": "No id."}])
+    topics = write_jsonl(tmp_path / f"topics{suffix}", [{"id": "1", "title": "Why?"}])
+    benchmark = TrecRag(str(topics), str(tmp_path / "docs"))
+    assert benchmark.topics == [Topic("1", "Why?")]
+    assert list(benchmark.documents()) == [
+        Document(docid, "Tides", "Moon.", "http://a")
+        for docid in ("d_00_0", "d_00_1", "d_01_0", "d_01_1")
+    ]
+    assert list(TrecRag(str(topics), str(segments)).documents()) == [
+        Document("d_00_0#0_0", "Tides", "They rise.", "http://a"),
+        Document("segments_1", "", "No id."),
+    ]
+
+
+def test_files_of_a_corpus_are_of_one_kind_and_those_about_it_are_left_out(topics, tmp_path):
+    folder = tmp_path / "shards"
+    rows = [{"text": "One."}]
+    write_parquet(folder / "data" / "shard_0.parquet", rows)
+    (folder / "dataset_infos.json").write_text("{}")
+    expected = [Document("shard_0_0", "", "One.")]
+    assert list(TrecRag(topics, str(folder)).documents()) == expected
+    named = (folder / "data" / "shard_0.parquet").rename(tmp_path / "shard_0.pq")
+    assert list(TrecRag(topics, str(named)).documents()) == expected
+    with pytest.raises(InputError, match=r"dataset_infos\.json:1 has no text"):
+        list(TrecRag(topics, str(folder)).documents())
+    write_jsonl(folder / "shard_1.json.gz", rows)
+    with pytest.raises(InputError, match=r"files of 2 kinds \(\.json, \.json\.gz\)"):
+        TrecRag(topics, str(folder))
+    for file in folder.glob("*.json*"):
+        file.unlink()
+    with pytest.raises(InputError, match="there are no rows at"):
+        TrecRag(topics, str(folder))
 
 
 def row_of(explanation, exact="", **tiers):

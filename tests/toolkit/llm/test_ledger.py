@@ -339,11 +339,52 @@ CAPS = {
         [("reranker", "", 3)] * 3,
         [("reranker", "", "run")],
     ),
-    "all is spent": ({"cap": 5.0, "spent_before": 5.0}, [], [("agent", "q", "run")]),
+    "all is spent": (
+        {"cap": 5.0, "earlier": {"judge": UsageTotals(dollars=5.0)}},
+        [],
+        [("agent", "q", "run")],
+    ),
     "as an earlier start": (
-        {"cap": 10.0, "spent_before": 7.5, "highest_cost": {"agent": 3.0}},
+        {
+            "cap": 10.0,
+            "earlier": {"agent": UsageTotals(dollars=7.5)},
+            "highest_cost": {"agent": 3.0},
+        },
         [],
         [("agent", "q", "run"), ("judge", "q", "")],
+    ),
+    "as much as the dearest": (
+        {
+            "cap": 10.0,
+            "earlier": {"agent": UsageTotals(dollars=4.0, unmetered=2, unpriced=2)},
+            "highest_cost": {"agent": 3.0},
+        },
+        [],
+        [("agent", "q", "run"), ("judge", "q", "run")],
+    ),
+    "less than the cap": (
+        {
+            "cap": 10.5,
+            "earlier": {"agent": UsageTotals(dollars=1.0, unmetered=2, unpriced=2)},
+            "highest_cost": {"agent": 3.0},
+        },
+        [],
+        [("agent", "q", ""), ("judge", "q", "")],
+    ),
+    "no reply with usage": (
+        {"cap": 1000.0, "earlier": {"agent": UsageTotals(unmetered=2, unpriced=2)}},
+        [],
+        [("agent", "q", "run"), ("judge", "q", "")],
+    ),
+    "no reply with usage, for a question": (
+        {"question_cap": 1000.0, "earlier": {"agent": UsageTotals(unmetered=2, unpriced=2)}},
+        [],
+        [("agent", "q", "run"), ("judge", "q", "")],
+    ),
+    "of an unknown price": (
+        {"cap": 10.0, "earlier": {"agent": UsageTotals(unpriced=2)}},
+        [],
+        [("agent", "q", "")],
     ),
 }
 
@@ -465,7 +506,7 @@ def test_an_estimate_needs_values_of_these_questions(values, questions):
 
 
 def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs():
-    ledger = Ledger(cap=1.0, question_cap=0.5, spent_before=0.4)
+    ledger = Ledger(cap=1.0, question_cap=0.5, earlier={"agent": UsageTotals(dollars=0.4)})
     ledger.add_prior_usage("q", {"librarian": UsageTotals(calls=3, input_tokens=7, dollars=0.5)})
     usage = ledger.usage("q")
     assert usage["librarian_calls"] == 3 and usage["dollars"] == pytest.approx(0.5)
@@ -571,6 +612,19 @@ def test_one_reply_without_usage_does_not_make_the_known_money_forgotten(path):
         assert (ledger.spent_before, ledger.unpriced_before) == (4.0, 1)
         with pytest.raises(OutOfMoney):
             spend(ledger, 1)
+
+
+@pytest.mark.parametrize("caps", [{"cap": 1000.0}, {"question_cap": 1000.0}])
+def test_replies_without_usage_are_paid_once_and_not_at_every_start(path, caps):
+    for requests in (1, 0, 0):
+        sent = 0
+        with open_ledger(path, **caps) as ledger, pytest.raises(OutOfMoney, match="no usage"):
+            for _ in range(3):
+                spend(ledger, None)
+                sent += 1
+        assert (sent, ledger.unpriced) == (requests, 1)
+    with open_ledger(path) as ledger:  # Without a cap, the run goes on.
+        spend(ledger, None)
 
 
 def test_the_dearest_request_of_an_earlier_start_is_expected_again(path):

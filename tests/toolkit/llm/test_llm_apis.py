@@ -5,9 +5,11 @@ import itertools
 import json
 import math
 import re
+from pathlib import Path
 
 import llm_clients
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm_clients import client, using
@@ -30,6 +32,7 @@ from soundingline.toolkit.llm.messages import (
 from soundingline.toolkit.llm.openai import OpenAIChat, OpenAICompletions, OpenAIResponses
 from soundingline.toolkit.llm.server import serving
 
+DATA = Path(__file__).resolve().parents[2] / "data"
 CALL = ("c1", "search", '{"query": "x"}')
 WHO = user("Who?")
 
@@ -267,6 +270,146 @@ def test_reasoning_is_read_and_sent_back_as_it_came_or_not_at_all(peer, message,
         assert peer.requests[-1].body["messages"][1] == {"role": "assistant", **message}
         ask(peer, OpenAIChat, WHO, turn.message(), user("Sure?"), replay_reasoning=False)
         assert peer.requests[-1].body["messages"][1] == {"role": "assistant", "content": "Ada."}
+
+
+def text_part(text):
+    return {"type": "text", "text": text}
+
+
+# Mistral's documentation of its reasoning models has this form.
+THOUGHT = {"type": "thinking", "thinking": [text_part("Who "), text_part("wrote it?")]}
+SEARCH_CALL = {"type": "tool_use", "id": "a", "name": "search", "input": {"query": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "reasoning"),
+    [
+        ({"content": [text_part("Ada "), text_part("Lovelace.")]}, "Ada Lovelace.", ""),
+        ({"content": [THOUGHT, text_part("Ada.")]}, "Ada.", "Who wrote it?"),
+        ({"content": [{**THOUGHT, "thinking": "Hm."}, "Ada."]}, "Ada.", "Hm."),
+        ({"content": text_part("Ada.")}, "Ada.", ""),
+        ({"content": {"text": "Ada."}}, "Ada.", ""),
+        ({"content": [text_part("<think>Hm.</think>Ada.")]}, "Ada.", "Hm."),
+        ({"content": [text_part("Ada.")], "reasoning_content": [text_part("Hm.")]}, "Ada.", "Hm."),
+        ({"content": "Ada.", "reasoning_content": {"type": "text", "text": "Hm."}}, "Ada.", "Hm."),
+        ({"content": "Ada.", "reasoning": [THOUGHT]}, "Ada.", "Who wrote it?"),
+        (
+            {"content": [{"type": "reasoning", "summary": [text_part("Hm.")]}, text_part("Ada.")]},
+            "Ada.",
+            "Hm.",
+        ),
+        ({"content": [{"type": "redacted_thinking", "data": "x="}, text_part("Ada.")]}, "Ada.", ""),
+        ({"content": []}, "", ""),
+    ],
+)
+@pytest.mark.parametrize("by", ["agent", "stage"])
+def test_parts_of_a_reply_are_read_by_their_types(peer, message, text, reasoning, by):
+    adapter = OpenAIChat if by == "agent" else llm_clients.ChatFromThreads
+    peer.script.append(chat_reply(message))
+    turn = ask(peer, adapter)
+    assert (turn.text, turn.reasoning) == (text, reasoning)
+
+
+def test_thinking_parts_are_sent_back_as_they_came_or_not_at_all(peer):
+    content = [THOUGHT, text_part("Ada.")]
+    peer.script.append(chat_reply({"content": content}))
+    turn = ask(peer, OpenAIChat)
+    for replay, sent in ((True, content), (False, "Ada.")):
+        ask(peer, OpenAIChat, WHO, turn.message(), user("Sure?"), replay_reasoning=replay)
+        assert peer.requests[-1].body["messages"][1] == {"role": "assistant", "content": sent}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [THOUGHT, text_part("I look."), SEARCH_CALL],
+        [THOUGHT, text_part("I look."), {**SEARCH_CALL, "type": "tool_call"}],
+        [
+            THOUGHT,
+            text_part("I look."),
+            {"type": "function", "id": "a", "function": {"name": "search", "arguments": CALL[2]}},
+        ],
+    ],
+)
+def test_a_call_among_the_parts_is_a_call(peer, content):
+    peer.script.append(chat_reply({"content": content}))
+    turn = ask(peer, OpenAIChat)
+    assert (turn.text, turn.reasoning) == ("I look.", "Who wrote it?")
+    assert [(call.id, call.name) for call in turn.tool_calls] == [("a", "search")]
+    assert turn.tool_calls[0].parsed() == {"query": "x"}
+    ask(peer, OpenAIChat, WHO, turn.message(), tool_result("a", "page"))
+    sent = peer.requests[-1].body["messages"][1]
+    assert (sent["content"], len(sent["tool_calls"])) == (content[:2], 1)
+
+
+def test_calls_beside_a_list_of_parts_are_those_of_the_field(peer):
+    function = {"name": "search", "arguments": "{}"}
+    calls = [{"id": "a", "type": "function", "function": function}]
+    peer.script.append(chat_reply({"content": [text_part("I look.")], "tool_calls": calls}))
+    turn = ask(peer, OpenAIChat)
+    assert (turn.text, turn.tool_calls) == ("I look.", (ToolCall("a", "search", "{}"),))
+
+
+@pytest.mark.parametrize(
+    ("adapter", "reply", "problem"),
+    [
+        (OpenAIChat, {"content": [{"type": "image_url", "image_url": {}}]}, "type 'image_url'"),
+        (OpenAIChat, {"content": {"answer": "Ada"}}, "an object with the keys answer"),
+        (OpenAIChat, {"content": [text_part(["Ada"])]}, "in place of text"),
+        (OpenAIChat, {"content": [5]}, "a value of the type int"),
+        (OpenAIChat, {"content": 5}, "a value of the type int"),
+        (OpenAIChat, {"content": "Ada", "reasoning_content": {"effort": 1}}, "keys effort"),
+        (OpenAICompletions, {"text": {"answer": "Ada"}}, "an object with the keys answer"),
+        (
+            OpenAIResponses,
+            {"type": "message", "content": [{"type": "output_text", "text": {"a": 1}}]},
+            "an object with the keys a",
+        ),
+    ],
+)
+def test_a_part_of_another_kind_is_refused_in_one_line(peer, adapter, reply, problem):
+    if adapter is OpenAIResponses:
+        peer.default = Raw(json.dumps({"output": [reply], "status": "completed"}))
+    elif adapter is OpenAICompletions:
+        peer.default = Raw(json.dumps({"choices": [reply]}))
+    else:
+        peer.default = chat_reply(reply)
+    with pytest.raises(errors.BadReply, match=problem) as raised:
+        ask(peer, adapter)
+    assert "\n" not in str(raised.value) and str(raised.value).startswith("m at 127.0.0.1:")
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAIResponses, AnthropicMessages])
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("search<|channel|>commentary", "search"),
+        ("functions.search", "search"),
+        ("functions.search<|channel|>commentary json", "search"),
+        ("browser.search", "browser.search"),  # A tool of another name.
+        ("<|channel|>", "<|channel|>"),
+    ],
+)
+def test_the_marks_of_a_format_are_no_part_of_a_tools_name(peer, adapter, written, name):
+    peer.script.append(Say(calls=[("a", written, "{}")]))
+    turn = ask(peer, adapter)
+    assert [call.name for call in turn.tool_calls] == [name]
+    ask(peer, adapter, WHO, turn.message(), tool_result("a", "page"))
+    sent = json.dumps(peer.requests[-1].body)
+    assert written == name or written not in sent
+
+
+def test_a_field_that_a_model_refuses_can_be_left_out(peer):
+    for adapter in (OpenAIChat, OpenAIResponses, AnthropicMessages):
+        for allowed in (None, False, True):
+            ask(peer, adapter, parallel_calls=allowed)
+            body = peer.requests[-1].body
+            sent = body.get("parallel_tool_calls")
+            if adapter is AnthropicMessages:
+                disabled = body["tool_choice"].get("disable_parallel_tool_use")
+                sent = None if disabled is None else not disabled
+            assert sent is allowed
+            assert allowed is not None or "parallel_tool" not in json.dumps(body)
 
 
 def test_cached_tokens_of_deepseek_are_read(peer):
@@ -545,73 +688,80 @@ def test_errors_are_short_lines_with_codes_of_their_own():
     assert not any(kind.retryable and kind.stops_run for kind in kinds)
 
 
-OVERFLOW = "ContextOverflow"
-WINDOW = "This model's maximum context length is 40960 tokens"
+ERRORS = yaml.safe_load((DATA / "error_replies.yaml").read_text(encoding="utf-8"))
+REPLIES = {
+    f"{section}: {reply['from']}": reply
+    for section in ("overflows", "others")
+    for reply in ERRORS[section]
+}
+assert len(ERRORS["overflows"]) >= 50 and len(ERRORS["others"]) >= 40
+assert len(REPLIES) == len(ERRORS["overflows"]) + len(ERRORS["others"])
+assert all("source" in reply or "after" in reply for reply in REPLIES.values())
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES.keys())
+def test_which_error_the_reply_of_a_server_is(reply):
+    status, body = reply.get("status", 400), reply["body"]
+    # OpenAI's SDK hands on what is inside `error`.
+    inside = body.get("error") if isinstance(body, dict) else None
+    for form in (body, inside) if inside else (body,):
+        error = errors.fault(status, form, {}, where="m at host", now=0.0)
+        assert type(error).__name__ == reply.get("is", "ContextOverflow")
+        assert str(error).startswith(f"m at host: HTTP {status}")
+        if isinstance(error, errors.ContextOverflow):
+            assert error.window == reply.get("window")
+        else:
+            assert error.retry_after == reply.get("retry_after")
+
+
 ANSWERS = {
-    "vLLM, overflow": (400, f"{WINDOW}. However, you requested 50000", OVERFLOW),
-    "vLLM, maximum of output": (
-        400,
-        f"'max_tokens' or 'max_completion_tokens' is too large: 8192. {WINDOW} and your request "
-        "has 33000 input tokens (8192 > 40960 - 33000).",
-        OVERFLOW,
-    ),
-    "vLLM, by characters": (
-        400,
-        "You passed 900000 input characters and requested 8192 output tokens. However, the "
-        "model's context length is only 40960 tokens, resulting in a maximum input length of 32768",
-        OVERFLOW,
-    ),
-    "vLLM, no room for a default": (400, "max_tokens must be at least 1, got -17.", OVERFLOW),
-    "vLLM, a maximum of nothing": (400, "max_tokens must be at least 1, got 0.", "BadRequest"),
-    "vLLM, unknown model": (404, "The model `x` does not exist.", "UnknownModel"),
-    "Anthropic, prompt and maximum of output": (
-        400,
-        {
-            "error": "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, "
-            "decrease input length or `max_tokens` and try again"
-        },
-        OVERFLOW,
-    ),
-    "Anthropic, size": (413, {"type": "request_too_large"}, OVERFLOW),
-    "llama.cpp, overflow": (400, {"type": "exceed_context_size_error"}, OVERFLOW),
-    "OpenAI, overflow": (400, {"code": "context_length_exceeded"}, OVERFLOW),
-    "OpenAI, unknown model under 400": (
-        400,
-        {"message": "The requested model 'x' does not exist.", "code": "model_not_found"},
-        "UnknownModel",
-    ),
-    "OpenAI, quota": (429, {"code": "insufficient_quota"}, "OutOfQuota"),
-    "OpenAI, quota in words": (429, "You exceeded your current quota", "OutOfQuota"),
-    "OpenAI, too many": (429, "Rate limit reached", "RateLimited"),
-    "DeepSeek, balance": (402, "Insufficient Balance", "OutOfQuota"),
-    "Anthropic, credit": (
-        400,
-        {"error": {"type": "invalid_request_error", "message": "Your credit balance is too low"}},
-        "OutOfQuota",
-    ),
-    "Anthropic, right": (403, {"error": {"type": "permission_error"}}, "AuthenticationFailed"),
     "Anthropic, in a stream": (
         200,
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
         "ServerFailed",
     ),
-    "OpenAI, filter": (400, {"code": "invalid_prompt", "message": "flagged"}, "Refused"),
-    "Azure, filter": (400, {"code": "content_filter"}, "Refused"),
     "OpenAI, a failed response": (200, {"code": "rate_limit_exceeded"}, "RateLimited"),
     "a missing field": (422, {"detail": "field required"}, "BadRequest"),
     "a proxy without words": (502, None, "ServerFailed"),
     "a proxy with a page": (503, "<html>no</html>", "ServerFailed"),
     "something new": (418, "teapot", "BadRequest"),
+    "nothing": (400, {}, "BadRequest"),
+    "too deep": (400, "[" * 50_000, "BadRequest"),
+    "numbers": (400, {"error": {"message": 5, "code": [1, {"type": 2}]}}, "BadRequest"),
 }
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), ANSWERS.values(), ids=ANSWERS.keys())
-def test_which_error_an_answer_is(status, body, kind):
-    if isinstance(body, str) and "<" not in body:
-        body = {"message": body, "type": "BadRequestError", "code": status}
+def test_which_error_any_other_reply_is(status, body, kind):
     error = errors.fault(status, body, {}, where="m at host", now=0.0)
     assert type(error).__name__ == kind
     assert str(error).startswith(f"m at host: HTTP {status}")
+
+
+def test_what_a_server_says_is_quoted_without_a_key():
+    inner = json.dumps({"error": {"message": "the key SECRET is old"}})
+    body = [{"error": {"message": inner}}]
+    error = errors.fault(
+        400, body, {}, where="m", now=0.0, hide=lambda text: text.replace("SECRET", "*")
+    )
+    assert str(error) == "m: HTTP 400, the key * is old"
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Please try again in 20s.", 20.0),
+        ("Please try again in 1m30.5s", 90.5),
+        ("try again in 6m0s", 360.0),
+        ("Please retry after 30 seconds.", 30.0),
+        ("retry in 120ms", 0.12),
+        ("Please retry your request later, 5 times at most", None),
+        ("Please try again", None),
+    ],
+)
+def test_the_wait_that_a_server_asks_for_in_words_is_read(words, seconds):
+    error = errors.fault(429, {"message": words}, {}, where="m", now=0.0)
+    assert error.retry_after == seconds
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import llm_clients
 import pytest
 from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, Waits, client, count_sockets, using
 from support.commands import forked
-from support.llm_server import Cut, Fail, Raw, Say, Stall, messages_body
+from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
 from support.needs import cases
 
 from soundingline.pipelines.prompting import CachedLLM
@@ -71,6 +71,7 @@ def making(adapters):
 # The blocking model has the contracts of one request; the event loop's contracts are not its own.
 make_any = making({**ADAPTERS, "blocking": ChatFromThreads})
 make = making(ADAPTERS)
+make_openai = making({name: ADAPTERS[name] for name in ADAPTERS if name != "messages"})
 make_chat = making({name: ADAPTERS[name] for name in ADAPTERS if name != "completions"})
 
 
@@ -125,7 +126,7 @@ def test_reasoning_and_several_calls_come_back_in_order(peer, make_chat):
         (("a", "search", "plain words"), ("a", "search", {"malformed": "plain words"})),
         (("a", "search", "[1]"), ("a", "search", {"malformed": "[1]"})),
         (("a", "search", '{"query": NaN}'), ("a", "search", {"malformed": '{"query": NaN}'})),
-        (("a", "functions.search<|channel|>", "{}"), ("a", "functions_search__channel__", {})),
+        (("a", "browser.search", "{}"), ("a", "browser_search", {})),
         (("a", "search", '{"query": "\ud83d"}'), ("a", "search", {"query": "�"})),
     ],
 )
@@ -322,6 +323,54 @@ def test_what_may_pass_is_sent_again_and_then_raised(peer, make_any, step, error
     assert (len(peer.requests), raised.attempts) == (4, 4)
 
 
+def rendered(request, mark=""):
+    """A reply in the form of the request's API."""
+    text = RENDER[request.path.partition("?")[0]](Say(text="Ada."), "m")
+    kind = "text/event-stream" if request.body.get("stream") else "application/json"
+    return Raw(f"{mark}{text}", kind)
+
+
+@pytest.mark.parametrize("adapter", [OpenAIChat, OpenAIResponses, OpenAICompletions])
+def test_a_body_with_a_byte_order_mark_is_read(peer, adapter):
+    peer.script.append(lambda request: rendered(request, "\ufeff"))
+    assert ask(client(peer, adapter)).text == "Ada."
+    assert len(peer.requests) == 1
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_that_cannot_be_decompressed_is_sent_for_again(peer, make_any, status):
+    broken = Fail(status, raw="no gzip", headers={"content-encoding": "gzip"})
+    peer.script.extend([broken, Say(text="at last")])
+    turn = ask(make_any())
+    assert (turn.text, turn.attempts) == ("at last", 2)
+    peer.default = broken
+    assert "compressed body is damaged" in str(wrong(make_any(attempts=2), errors.BadReply))
+
+
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_prompt_does_not_follow_a_redirection_to_another_server(peer, make_any, status):
+    with running_peer() as other:
+        location = f"http://127.0.0.1:{other.port}/v1/elsewhere"
+        peer.default = Fail(status, raw="", headers={"location": location})
+        raised = wrong(make_any(), errors.UnknownModel)
+        assert other.requests == [] and len(peer.requests) == 1
+    assert f"redirects to http://127.0.0.1:{other.port}" in str(raised)
+    assert "base_url" in str(raised) and raised.stops_run
+
+
+def test_a_redirection_within_the_server_is_followed_and_a_circle_is_one_line(peer, make_any):
+    def moved(request):
+        return Fail(307, raw="", headers={"location": f"{request.path}?again"})
+
+    peer.script.extend([moved, rendered])
+    assert ask(make_any()).text == "Ada."
+    assert peer.requests[0].body == peer.requests[1].body
+    peer.requests.clear()
+    peer.default = moved
+    assert "redirects lead in a circle" in str(wrong(make_any(), errors.UnknownModel))
+    assert len(peer.requests) == 21  # httpx2 gives up after 20
+
+
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
 def test_a_reply_out_of_protocol_is_a_bad_reply(peer, make_any, body):
     peer.default = Raw(body)
@@ -347,7 +396,7 @@ def test_a_server_that_is_not_there_is_gone(make):
 
 def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
     monkeypatch.setattr(clients, "_PATIENCE", 0.2)
-    make().reach()  # The peer answers 501 to whatever is no POST.
+    make().reach()  # The peer has no list of models, and says so with 501.
     assert peer.requests == []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -356,6 +405,60 @@ def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypat
         make(base_url=f"{url}/v1?key={KEY}").reach()
     assert str(raised.value).startswith(f"no connection to the server of m at {url}/v1: ")
     assert KEY not in str(raised.value) and raised.value.stops_run
+
+
+NO_SUCH = '{"error": {"message": "m is not a valid model ID", "code": 400}}'
+NO_MESSAGES = '{"error": {"message": "Input must have at least 1 token.", "code": 400}}'
+UNEXPECTED = '{"error": "Unexpected endpoint or method. (POST /chat/completions)"}'
+
+
+@pytest.mark.parametrize(
+    ("models", "step", "came"),
+    [
+        (["m"], Fail(400), None),
+        (["models/m"], Fail(400), None),
+        (["n"], Fail(400, raw=NO_MESSAGES), ""),
+        (["n"], Fail(401), ""),
+        (["n"], Raw('{"choices": []}'), ""),
+        (["n"], Fail(400, raw=NO_SUCH), "HTTP 400, m is not a valid model ID"),
+        (["n"], Fail(404, raw="404 page not found"), "HTTP 404, 404 page not found"),
+        (["n"], Fail(405, raw='{"detail": "Method Not Allowed"}'), "HTTP 405, Method Not Allowed"),
+        (["n"], Raw(UNEXPECTED), "HTTP 200, Unexpected endpoint or method."),
+        (["n"], Raw("<html>Chat</html>", "text/html"), "no JSON object: '<html>Chat</html>'"),
+    ],
+    ids=[
+        *("listed", "Gemini's name", "another name for it", "another fault", "an odd reply"),
+        *("no such model", "no such path", "no such method", "LM Studio's path", "a web page"),
+    ],
+)
+def test_a_model_or_path_that_is_not_there_is_named_before_the_first_question(
+    peer, make, models, step, came, monkeypatch
+):
+    monkeypatch.setenv("PEER_KEY", KEY)
+    peer.models = models
+    peer.script.append(step)
+    model = make(key_env="PEER_KEY")
+    if not came:
+        model.reach()
+    else:
+        with pytest.raises(errors.UnknownModel) as raised:
+            model.reach()
+        line = str(raised.value)
+        assert line.startswith(f"POST {model.address}{model.path} for m at ") and came in line
+        assert f"set base_url to the address before {model.path}" in line
+        assert line.endswith("or model to a model of that server") and KEY not in line
+    # Nothing is sent where the model is listed, and nothing that can be billed elsewhere.
+    sent = [] if came is None else [{"model": "m", "messages": [], "max_tokens": 1}]
+    assert [request.body for request in peer.requests] == sent
+    assert all(KEY in json.dumps(dict(request.headers)) for request in peer.requests)
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/completions/", "/responses", "/messages"])
+def test_the_address_of_one_kind_of_request_is_refused(make, path):
+    with pytest.raises(InputError) as raised:
+        make(base_url=f"http://host:8000/v1{path}")
+    assert re.search(r"valid: http://host:8000/v1(\.|;| |$)", str(raised.value))
+    assert f"leave out {path}" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -380,6 +483,31 @@ def test_waits_between_attempts(peer, make, steps, arguments, waits):
     waited = Waits()
     ask(make(sleep=waited, **arguments))
     assert waited == waits
+
+
+QUOTA = "You exceeded your current quota, please check your plan. Please retry in 45.5s."
+RETRY_INFO = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "30s"}]
+
+
+@pytest.mark.parametrize(
+    ("headers", "details", "wait"),
+    [({"retry-after": "7"}, RETRY_INFO, 7.0), ({}, RETRY_INFO, 30.0), ({}, [], 45.5)],
+    ids=["header", "body", "text"],
+)
+def test_a_quota_of_a_minute_is_waited_for(peer, make_any, headers, details, wait):
+    error = {"code": 429, "message": QUOTA, "status": "RESOURCE_EXHAUSTED", "details": details}
+    failed = Fail(429, raw=json.dumps([{"error": error}]), headers=headers)
+    peer.script.append(failed)
+    assert ask(make_any()).attempts == 2
+    peer.default = failed
+    raised = wrong(make_any(attempts=1), errors.RateLimited)
+    assert raised.retry_after == wait and not raised.stops_run
+
+
+def test_an_error_with_status_200_is_what_it_says(peer, make_openai):
+    overflow = {"code": 400, "message": "This model's maximum context length is 8192 tokens."}
+    peer.script.append(Raw(json.dumps({"error": overflow})))
+    assert wrong(make_openai(), errors.ContextOverflow).window == 8192
 
 
 def test_a_wait_beyond_the_bound_is_not_waited_for(peer, make_any):
@@ -632,7 +760,11 @@ USELESS = {
         Raw(f'{{"usage": {json.dumps(CHAT_USAGE)}, "choices": [{{"mess'),
         BadReply,
     ),
-    "chat, an error with a usage": (OpenAIChat, raw(CHAT_USAGE, error={"message": "no"}), BadReply),
+    "chat, an error with a usage": (
+        OpenAIChat,
+        raw(CHAT_USAGE, error={"message": "no"}),
+        ServerFailed,
+    ),
     "completions, given up": (OpenAICompletions, raw(CHAT_USAGE, choices=[ABORTED]), ServerFailed),
     "completions, no choices": (OpenAICompletions, raw(CHAT_USAGE, choices=[]), BadReply),
     "responses, cancelled": (
@@ -917,6 +1049,16 @@ def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(peer, a
 @pytest.mark.parametrize("count", [-1, 10**9 + 1, 10**400, True, 1.0, float("nan"), "1", [1]])
 def test_a_usage_of_somebody_elses_client_is_known_only_where_it_is_possible(count):
     assert Usage(input=5, output=count) == Usage() == Usage(input=5, cached=count, output=1)
+
+
+def test_a_usage_with_more_cached_tokens_than_its_input_is_unknown():
+    assert Usage(input=10, cached=10_000, output=3) == Usage()
+    assert Usage(input=10, cached=10, output=3).cached == Usage(cached=10).cached == 10
+    # xAI counts reasoning apart from the output.
+    assert Usage(input=10, output=3, reasoning=7).reasoning == 7
+
+
+def test_zero_and_the_largest_count_are_possible():
     assert Usage(input=0, output=10**9).output == 10**9
 
 

@@ -548,6 +548,12 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
     assert {"bm25_default", "bm25_tuned"} <= set(texts)  # the two lines
     assert "share of the unjudged documents" in accuracy.svg
     assert all("[" in row[2].sub for row in rows)  # intervals
+    # One benchmark: nothing is averaged over its shares.
+    page = render(runs).markdown
+    terminal = printed(*benchmark_tables(runs))
+    assert "mill 0.1" in page and "0.800" in terminal
+    assert "macro average" not in page.lower() and "macro" not in terminal
+    assert "0.683" not in terminal
     assert agents.corpus_size_section(report_data(six_runs())) is None
     other = replace(runs[0], manifest={**runs[0].manifest, "config": {"benchmark": {"name": "x"}}})
     assert agents.corpus_size_section(report_data([other, *runs[1:]])) is None

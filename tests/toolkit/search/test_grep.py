@@ -173,7 +173,7 @@ def test_a_language_model_searches_by_patterns():
         calling(call("read_document", "c2", reason="", docid="mill", offset=1, limit=None)),
         saying(),
     )
-    agent = ChatAgent(model=model, prompt="grep")
+    agent = ChatAgent(model=model, prompt="neutral")
     trajectory = asyncio.run(agent.run(Topic("q", "Who built the mill?"), grep()))
     assert trajectory.status == "completed" and trajectory.tiers["cited"] == ("mill",)
     counts = _effort([trajectory])
