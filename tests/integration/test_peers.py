@@ -1,9 +1,8 @@
 """Other people's programs, unmodified: clients of our server; readers of our exports, which are
 Inspect AI, BrowseComp-Plus's evaluator and Pi-Serini's summary; and Optuna as a sweeper.
-`tests/peers/run.sh` runs them.
+`make test-real PART=peers` runs them.
 
-Each program has an environment of its own, in the folder that SOUNDINGLINE_PEERS names. The tests
-are skipped without it.
+Each program has an environment of its own, in the folder that SOUNDINGLINE_PEERS names.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from support.benchmarks import TINY, SmallBenchmark
 from support.commands import run_entry
 from support.documents import ROOT, code_blocks
 from support.llm_server import Raw, Say, running_peer
+from support.needs import needs_real
 from support.runs import answer, browsecomp, call, search, thought, trajectory
 from support.served import DOCUMENTS, serving
 
@@ -45,7 +45,7 @@ STEPS = [
     ["get_document", {"docid": "12"}],
     ["get_document", {"docid": "none"}],
 ]
-pytestmark = pytest.mark.peers
+pytestmark = needs_real("peers")
 
 
 def run(*command, **options):
@@ -62,11 +62,8 @@ def replied(*command, **options):
 
 
 def python(name):
-    """The interpreter of an environment. The test is skipped where there is none."""
-    place = PEERS / name / "bin" / "python"
-    if not PEERS.is_absolute() or not place.exists():
-        pytest.skip("SOUNDINGLINE_PEERS has no environment of that name")
-    return place
+    """The interpreter of an environment."""
+    return PEERS / name / "bin" / "python"
 
 
 def check_texts(texts):

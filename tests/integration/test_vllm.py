@@ -1,7 +1,7 @@
-"""A whole run on a real vLLM, which serves a tiny random model: `make test-vllm`.
+"""A whole run on a real vLLM, which serves a tiny random model: `make test-real PART=vllm`.
 
-Not part of `make test`: vLLM wants an environment of its own. SOUNDINGLINE_VLLM is the command that
-starts it, such as `vllm serve` or `<python> -m vllm.entrypoints.openai.api_server`.
+vLLM needs an environment of its own. SOUNDINGLINE_VLLM is the command that starts it, such as
+`vllm serve` or `<python> -m vllm.entrypoints.openai.api_server`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from support.needs import needs_real
 from support.tool_caller import WORDS, save_checkpoint
 
 from soundingline.toolkit.llm.ledger import recorded_usage
@@ -26,7 +27,7 @@ from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = os.environ.get("SOUNDINGLINE_VLLM", "")
-pytestmark = pytest.mark.skipif(not LAUNCHER, reason="SOUNDINGLINE_VLLM is not set: make test-vllm")
+pytestmark = needs_real("vllm", missing="" if LAUNCHER else "vLLM (SOUNDINGLINE_VLLM)")
 
 QUESTIONS, TURNS, CONCURRENCY = 24, 4, 8
 DOCUMENTS = 64

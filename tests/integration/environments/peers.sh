@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Other people's clients against our server, readers of our exports, Optuna as a sweeper, our library
 # in a Jupyter notebook, and our traces in Chromium where there is one:
-# `tests/peers/run.sh [python of the tests]`.
+# `tests/integration/environments/peers.sh [python of the tests]`.
 #
 # Makes one environment for each client in .venv-peers, because they pin old versions of MCP's SDK,
-# then runs the tests of this folder. Two clients are not on package indexes; their tests run where
+# then runs their tests. Two clients are not on package indexes; their tests run where
 # a checkout is named:
 #   SOUNDINGLINE_BROWSECOMP_PLUS  a clone of github.com/texttron/BrowseComp-Plus
 #   SOUNDINGLINE_PI_SERINI        a clone of github.com/justram/pi-serini (needs Node and npm)
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 tests=${1:-.venv/bin/python}
 export SOUNDINGLINE_PEERS=$PWD/.venv-peers
 
@@ -53,4 +53,4 @@ if [[ -n ${SOUNDINGLINE_PI_SERINI:-} && ! -e $SOUNDINGLINE_PEERS/pi-serini/.inst
   touch "$place/.installed"
 fi
 
-exec "$tests" -m pytest tests/peers -m peers -rs
+SOUNDINGLINE_REAL=peers exec "$tests" -m pytest tests/integration/test_peers.py tests/integration/test_chromium.py -rs

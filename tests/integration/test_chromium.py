@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.needs import needs_real
 from support.served import serving
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
@@ -43,10 +44,9 @@ _OPTIONS = (
 BROWSER = os.environ.get("SOUNDINGLINE_CHROMIUM") or next(
     filter(None, map(shutil.which, NAMES)), None
 )
-pytestmark = [
-    pytest.mark.peers,
-    pytest.mark.skipif(BROWSER is None, reason="needs Chromium: SOUNDINGLINE_CHROMIUM=path"),
-]
+pytestmark = needs_real(
+    "peers", missing="" if BROWSER else "Chromium (or the path of a browser, SOUNDINGLINE_CHROMIUM)"
+)
 
 
 class Tab:

@@ -1,4 +1,4 @@
-"""Sweeps on a real Slurm and on a real Ray: `make test-cluster`.
+"""Sweeps on a real Slurm and on a real Ray: `make test-real PART=clusters`.
 
 On Slurm, jobs are pre-empted, reach their time limit, are cancelled, killed and lose their node. On
 a Ray cluster of two nodes, a worker is killed and then a node is lost. The sweep has six cells of
@@ -16,11 +16,13 @@ import time
 from collections import Counter
 from contextlib import suppress
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from local_slurm import NODE, missing, running_slurm, said
 from support.benchmarks import TINY
+from support.local_slurm import NODE, missing, running_slurm, said
+from support.needs import needs_real
 
 from soundingline.toolkit.runs import RunFolder
 
@@ -111,11 +113,6 @@ def until(condition, seconds=180.0, what=""):
     raise TimeoutError(what() if callable(what) else what or "it has not happened")
 
 
-ABSENT = missing()
-needs_slurm = pytest.mark.skipif(
-    bool(ABSENT),
-    reason=f"not installed: {', '.join(ABSENT)} (Debian's slurmctld, slurmd, slurm-client, munge)",
-)
 LAUNCHER = (
     "hydra/launcher=slurm",
     "hydra.launcher.partition=main",
@@ -133,7 +130,7 @@ def slurm(tmp_path_factory):
         yield environment
 
 
-@needs_slurm
+@needs_real("clusters", missing=", ".join(missing()))
 def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
     sweep = SlowSweep(tmp_path, slurm, *LAUNCHER)
 
@@ -224,7 +221,6 @@ def test_a_sweep_survives_what_happens_on_a_cluster(slurm, tmp_path):
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="not installed: ray (pip install -e '.[ray]')")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
@@ -238,6 +234,7 @@ def cluster(tmp_path, monkeypatch):
         cluster.shutdown()
 
 
+@needs_real("clusters", missing="" if find_spec("ray") else "ray")
 def test_a_sweep_survives_the_loss_of_a_worker_and_of_a_node(cluster, tmp_path):
     second = cluster.add_node(num_cpus=2, object_store_memory=80_000_000)
     sweep = SlowSweep(
