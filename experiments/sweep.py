@@ -268,7 +268,7 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
             valid=", ".join(run.metrics) or "none",
             do="name one of them, or add it to measures=",
         )
-    main = config.tuning.objective if command == "tune" else config.get("primary")
+    main = config.tuning.objective if command == "tune" else config.primary
     return run.metrics.get(metric or main or main_measure(run.metrics, TESTED))
 
 
