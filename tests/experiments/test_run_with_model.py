@@ -528,7 +528,7 @@ def test_without_its_server_nothing_is_asked(entry, capsys, words):
         ([], "404 page not found", "base_url to the address before /chat/completions"),
     ],
 )
-def test_a_wrong_model_or_address_is_told_in_one_line_and_no_question_is_asked(
+def test_a_wrong_model_or_address_ends_the_run_in_one_line_before_the_first_question(
     entry, capsys, peer, models, words, setting
 ):
     status = 404 if words.startswith("404") else 400
