@@ -952,7 +952,7 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(bags, tmp_path, monk
     expected = rare_terms(index)
     shutil.rmtree(index.path / "forward")
 
-    def refused(folder):
+    def refused(folder, **settings):
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(forward, "atomic_folder", refused)
