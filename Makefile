@@ -56,8 +56,9 @@ test-quick: $(DEV)  ## the core without models, engines and whole runs (under a 
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not slow" tests/test_architecture.py \
 		tests/toolkit tests/agents tests/pipelines/lexical tests/pipelines/test_rewriters.py
 
+# Tests of minutes share the machine with each other, and a timeout measures the time on the wall.
 test-soak: $(ANSERINI)  ## the tests with all cases of each
-	SOUNDINGLINE_SOAK=1 $(PYTEST) -n $(WORKERS) --dist worksteal
+	SOUNDINGLINE_SOAK=1 $(PYTEST) -n $(WORKERS) --dist worksteal --timeout 3600
 
 # Anserini is installed, so that all files are recorded.
 golden: $(ANSERINI)  ## record the golden files anew, and print how they differ from those of the last commit
