@@ -5,14 +5,17 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import data
+import ir_measures
 import numpy as np
 import pandas as pd
 import psutil
+import pyterrier as pt
 from data import Units, build_ours, corpus_file, our_index, term_queries
 from harness import (
     COLLECTIONS,
@@ -28,6 +31,7 @@ from harness import (
     rows_of_times,
     size_mb,
 )
+from ir_measures import AP, nDCG
 from support.opensearch_cluster import VERSIONS, running_cluster
 
 from soundingline.pipelines import LexicalIndex
@@ -102,6 +106,87 @@ def _frame(queries):
         {"qid": str(n), "query": " ".join(query), "query_toks": dict.fromkeys(query, 1.0)}
         for n, query in enumerate(queries)
     )
+
+
+@benchmark(
+    "PyTerrier's own retriever",
+    small={"documents": 2000, "rounds": 2},
+    packages=("numba", "pyterrier", "pyjnius"),
+    limits="several threads, indexes beyond memory, or other sizes, machines and collections",
+)
+def terrier(documents=200_000, rounds=3):
+    """BM25 against the retriever of a real Terrier (Java, and jars from Maven Central): the same
+    frame of queries in, a frame of at most 1,000 documents a query out."""
+    folder = DATA / f"terrier-{documents}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    drawn = {f"{size} terms": texts for size, texts in drawn_queries().items()}
+    sources = {name: (*_collection(name), {}) for name in ("vaswani", "cacm", "wikidemo")}
+    sources[f"{documents:,} generated"] = (Generated(documents), {}, None, drawn)
+    rows = []
+    try:
+        for place, (name, (units, topics, judged, more)) in enumerate(sources.items()):
+            systems = _terriers(units, folder / str(place))
+            frames = {"its questions": topics} if judged else {
+                size: pd.DataFrame({"qid": list(map(str, range(len(texts)))), "query": texts})
+                for size, texts in more.items()
+            }  # fmt: skip
+            for what, frame in frames.items():
+                # Processor time, that of Java's threads included: other load does not change it.
+                seconds, results = interleaved(
+                    systems, [[frame]] * rounds, [frame], clock=time.process_time
+                )
+                ours = [second * 1000 / len(frame) for second in seconds["ours"]]
+                for system, taken in seconds.items():
+                    times = [second * 1000 / len(frame) for second in taken]
+                    measures = ["", ""]
+                    if judged:
+                        run = results[system][-1].rename(
+                            columns={"qid": "query_id", "docno": "doc_id"}
+                        )
+                        values = ir_measures.calc_aggregate([AP, nDCG @ 10], judged, run)
+                        measures = [f"{values[AP]:.4f}", f"{values[nDCG @ 10]:.4f}"]
+                    compared = "" if system == "ours" else ratios(times, ours)
+                    label = f"{name}, {what}"
+                    rows.append([label, system, median_range(times, 2), compared, *measures])
+    finally:
+        shutil.rmtree(folder)
+    yield (
+        f"k1={K1}, b={B}; medians of {rounds} interleaved rounds, all queries in one frame, one "
+        "thread."
+    )
+    head = ["queries", "system", "processor ms a query", "times ours", "AP", "nDCG@10"]
+    yield Table(head, rows)
+
+
+def _collection(name):
+    """The units, the questions and the judgements of a collection."""
+    collection = BeirBenchmark(data.collection_path(name))
+    units = [Unit(row.docid, row.title, row.text) for row in collection.documents()]
+    rows = [(topic.qid, topic.text) for topic in collection.topics]
+    judged = collection.qrels.get("gold") or collection.qrels["evidence"]
+    return units, pd.DataFrame(rows, columns=["qid", "query"]), judged
+
+
+def _terriers(units, folder):
+    """Ours; Terrier with its own stop words and stemmer; Terrier over our terms, which leaves the
+    formula as the difference."""
+    index = LexicalIndex.build(units, folder / "ours", keep_texts=False)
+    settings = {"meta": {"docno": 40}, "overwrite": True}
+    texts = ({"docno": unit.unit_id, "text": unit.contents} for unit in units)
+    own = pt.terrier.IterDictIndexer(str(folder / "own"), **settings).index(texts)
+    terms = pt.terrier.IterDictIndexer(str(folder / "terms"), pretokenised=True, **settings)
+    ranking = {"wmodel": "BM25", "num_results": DEPTH, "controls": {"bm25.k_1": K1, "bm25.b": B}}
+
+    def counts(row):
+        return {term: float(n) for term, n in Counter(index.analyzer.terms(row["query"])).items()}
+
+    return {
+        "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
+        "Terrier": pt.terrier.Retriever(own, **ranking),
+        "Terrier over our terms": pt.apply.query_toks(counts)
+        >> pt.terrier.Retriever(terms.index(index.get_corpus_iter()), **ranking),
+    }
 
 
 @benchmark(
