@@ -163,7 +163,7 @@ def test_a_full_disk_is_one_line_and_other_errors_pass(folder, monkeypatch):
     assert list(folder.queries.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", [None, '{"a":', '{"a":' + "[" * 5000, '{"a":' + "[" * 500_000])
+@pytest.mark.parametrize("text", [None, '{"a":', '{"a":' + "[" * 500_000])
 def test_a_folder_without_a_sound_manifest_is_refused(folder, text):
     folder.path.mkdir(parents=True)
     if text:
