@@ -586,24 +586,21 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
         settings = Settings.of_job(config)
         try:
             with recorded_cell(settings) if settings.multirun else nullcontext():
-                return one_cell(settings)
+                try:
+                    # Those of a sweep may come from a file of options.
+                    refuse_secrets(settings.overrides)
+                    if name not in SHARDED and settings.config.shards != 1:
+                        raise InputError(
+                            f"shards={settings.config.shards} for {parser.prog}",
+                            valid="soundingline index and soundingline enrich",
+                            do="leave it out: this command reads what those have made of all "
+                            "shards",
+                        )
+                    ran = _task(name)(settings)
+                    return None if ran is None else optimized_value(ran, settings.config, name)
+                except BAD_INPUTS as error:
+                    refuse(settings, error)
         except OSError as error:  # the status of the cell could not be written
-            refuse(settings, error)
-        return None
-
-    def one_cell(settings: Settings) -> float | None:
-        try:
-            # Those of a sweep may come from a file of options.
-            refuse_secrets(settings.overrides)
-            if name not in SHARDED and settings.config.shards != 1:
-                raise InputError(
-                    f"shards={settings.config.shards} for {parser.prog}",
-                    valid="soundingline index and soundingline enrich",
-                    do="leave it out: this command reads what those have made of all shards",
-                )
-            ran = _task(name)(settings)
-            return None if ran is None else optimized_value(ran, settings.config, name)
-        except BAD_INPUTS as error:
             refuse(settings, error)
         return None
 

@@ -250,6 +250,7 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **setti
                 return engine.open(path, corpus_fingerprint=corpus)  # another process was faster
             except DeletedIndex as deleted:
                 notify(f"{deleted.what}; it is loaded again")
+                shutil.rmtree(path)
                 engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     return engine.open(path, corpus_fingerprint=corpus)
 

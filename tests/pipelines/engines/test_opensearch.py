@@ -727,5 +727,7 @@ def test_enriched_documents_have_an_index_of_their_own_and_rank_by_weights(
     again = pickle.loads(pickle.dumps(theirs))
     assert again == theirs and again.base == theirs.base
     assert again.texts(["ünit 3"]) == [corpus()[3]]
-    rewritten = [one.bm25().rm3().search("zebra")["query_toks"][0] for one in (ours, theirs)]
+    rewritten = [
+        (one.bm25() >> Feedback(one)).search("zebra")["query_toks"][0] for one in (ours, theirs)
+    ]
     assert set(rewritten[0]) == set(rewritten[1])
