@@ -1,7 +1,8 @@
 # %% [markdown]
 # # A re-ranker of one's own
 # A re-ranker is a class with one method, `score`. The base class re-ranks the best `depth`
-# results (all by default), finds their texts and batches concurrent requests. Arguments are fields of a dataclass.
+# results (all by default), finds their texts and batches concurrent requests. Arguments are
+# fields of a dataclass.
 
 # %%
 from dataclasses import dataclass
