@@ -10,6 +10,7 @@ indexes/<benchmark>/headings-<fingerprint>/        of the corpus: titles, urls, 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field

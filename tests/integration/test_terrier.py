@@ -2,7 +2,10 @@
 own stage says what is right. Needs Java 11 or later, and the jars, which PyTerrier downloads from
 Maven Central."""
 
+import json
 import random
+import subprocess
+import sys
 
 import pandas as pd
 import pyterrier as pt
@@ -302,3 +305,31 @@ def test_docids_are_dropped_after_a_sum_as_the_documentation_says(index, bm25, d
             dph(frame)
         out = (candidates >> pt.apply.docid(drop=True) >> dph)(QUERIES)
         assert len(out) == len(frame)
+
+
+def test_a_terrier_stage_reranks_a_head_on_the_command_line(terrier, dph, index, tmp_path):
+    data, options = tmp_path / "data", tmp_path / "options" / "reranker"
+    (data / "qrels").mkdir(parents=True)
+    options.mkdir(parents=True)
+    corpus = [{"_id": row["docno"], "title": "", "text": row["text"]} for row in documents()]
+    queries = [{"_id": row.qid, "text": row.query} for row in QUERIES.itertuples()]
+    for name, rows in (("corpus", corpus), ("queries", queries)):
+        (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = "".join(f"{qid}\t{n}\t1\n" for qid in QUERIES["qid"] for n in range(9))
+    (data / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    (options / "head_dph.yaml").write_text(
+        "_target_: soundingline.pipelines.RerankHead\ndepth: 7\nstage:\n"
+        "  _target_: pyterrier.terrier.Retriever\n  wmodel: DPH\n"
+        f"  index_location: {terrier.toString()}\n"
+    )
+    command = [sys.executable, "-m", "soundingline.experiments", "rank", "name=heads"]
+    command += ["--config-dir", str(tmp_path / "options"), "benchmark=beir"]
+    command += [f"benchmark.path={data}", "unit=document", "engine.analyzer=whitespace"]
+    command += ["retriever=bm25_default", "reranker=head_dph"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.rglob("run.trec")
+    rows = [line.split() for line in run.read_text().splitlines()]
+    expected = ranked((index.bm25() % 7 >> dph)(QUERIES))
+    for qid, docnos in expected.items():
+        assert [row[2] for row in rows if row[0] == qid][:7] == docnos
