@@ -25,7 +25,7 @@ from agents import Agent
 from soundingline.agents.base import Episode
 from soundingline.pipelines import MaxP
 import soundingline.experiments.config as settings
-assert Agent.__module__ == "agents" and repr(MaxP()) == repr(MaxP())
+assert Agent.__module__ == "agents" and repr(MaxP(depth=7)) == "MaxP(depth=7)"
 assert (settings.CONF / "config.yaml").is_file(), settings.CONF
 for module in (sys.modules[Episode.__module__], settings):
     assert module.__file__.startswith(sys.argv[1]), module.__file__

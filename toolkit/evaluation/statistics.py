@@ -209,14 +209,13 @@ def _equivalence(
 
         if _is_constant(differences, errors):
             return float(abs(differences.mean()) >= margin)
-        sides = [(-margin, "greater"), (margin, "less")]
-        return max(
-            float(stats.ttest_1samp(differences, shift, alternative=side).pvalue)
-            for shift, side in sides
-        )
-    _, above = _randomisation(differences + margin, errors, resamples, seed)
-    below, _ = _randomisation(differences - margin, errors, resamples, seed)
-    return max(above, below)
+        above = stats.ttest_1samp(differences, -margin, alternative="greater").pvalue
+        below = stats.ttest_1samp(differences, margin, alternative="less").pvalue
+        return max(float(above), float(below))
+    return max(
+        _randomisation(differences + margin, errors, resamples, seed)[1],
+        _randomisation(differences - margin, errors, resamples, seed)[0],
+    )
 
 
 def paired_differences(a: Values, b: Values) -> tuple[Values, Values]:
@@ -606,15 +605,15 @@ def factorial_effects(
             f"{len(shared)} questions have {measure} in every cell of the design",
             valid="two or more",
         )
-    values = np.array([[row[qid] for row in cells.values()] for qid in shared], dtype=float)
+    table = np.array([[row[qid] for row in cells.values()] for qid in shared], dtype=float)
     effects = [
         (factors, chosen)
         for factors in [(name,) for name in levels] + list(combinations(levels, 2))
         for chosen in product(*(levels[name] for name in factors))
     ]
     contrasts = np.array([_contrast(levels, list(cells), *effect) for effect in effects]).T
-    errors = ROUNDING * np.abs(values).max(axis=1, keepdims=True) * np.abs(contrasts).sum(axis=0)
-    by_question = values @ contrasts
+    errors = ROUNDING * np.abs(table).max(axis=1, keepdims=True) * np.abs(contrasts).sum(axis=0)
+    by_question = table @ contrasts
     by_question[np.abs(by_question) <= errors] = 0.0
     tested = _tests_of_means(by_question, errors, test, interval, confidence, resamples, seed)
     return [
