@@ -40,7 +40,7 @@ demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and
 demo-figure: demo  ## the demo's table, headline and plot in the README, from a run
 	$(BIN)/python tests/support/demo_figure.py runs/demo
 
-demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
+demo-agent: $(LLAMACPP)  ## a small language model that searches, reads (rag) or does neither; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }
 	$(BIN)/soundingline run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
 
@@ -94,6 +94,10 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size, into docs/r
 
 test-vllm: $(DEV)  ## a whole run on a real vLLM without a GPU, in an environment of its own (2 GB)
 	tests/vllm/run.sh $(BIN)/python
+
+.PHONY: real-llamacpp
+real-llamacpp: $(DEV)  # a real model, which SOUNDINGLINE_GGUF names
+	SOUNDINGLINE_REAL=llamacpp $(PYTEST) tests/integration/test_llamacpp.py -rs
 
 test-cluster: $(RAY)  ## sweeps on a real Slurm and a real Ray of this machine, with faults (about ten minutes)
 	SOUNDINGLINE_CLUSTER=1 $(PYTEST) tests/cluster -rA

@@ -10,7 +10,7 @@ from typing import Any
 from soundingline.agents.base import search_tool_of
 from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.llm.errors import Truncated
+from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 
@@ -87,7 +87,7 @@ class RagAgent(ChatAgent):
         search, _ = search_tool_of(talk.episode.tool)
         try:
             turn = await talk.ask(forced_tool=search)
-        except Truncated:
+        except (Truncated, ContextOverflow):
             return None
         results = await talk.call_tools(turn)
         searches = (each for each in results if isinstance(each.page, ResultsPage))

@@ -41,10 +41,11 @@ GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
 # What a prompt that is composed says about queries.
-ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "SearchR1")}
+ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
 ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call")}
 ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call")}
+ALONE.add(("RagAgent", "first_call"))  # its first call is a search
 # What a plan does not read.
 NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
 # Values that an option leaves to its user.
@@ -243,7 +244,10 @@ FITTING = {
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
     **dict.fromkeys(("navigator", "pasamaster"), set()),  # they need a scorer
     **dict.fromkeys(
-        ("keyword", "keyword_simulated", "closed_book_simulated", "one_shot", "one_shot_pointwise"),
+        (
+            *("keyword", "keyword_simulated", "closed_book_simulated", "rag"),
+            *("one_shot", "one_shot_pointwise"),
+        ),
         set(TOOL_FORMS) - {"grep"},  # which takes patterns and no queries
     ),
 }

@@ -43,3 +43,10 @@ def collections(root):
             "names); docs/data.md tells where the collections come from"
         )
     return root
+
+
+def needs_real(part):
+    """The mark of tests on real software, which `make test-real PART=<part>` installs."""
+    chosen = os.environ.get("SOUNDINGLINE_REAL", "").split(",")
+    reason = f"on real software: make test-real PART={part}"
+    return pytest.mark.skipif(part not in chosen, reason=reason)

@@ -64,6 +64,7 @@ _PROBE: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
+_PROBE_TOKENS = 512  # of the reply; reasoning may precede it
 _NOT_SUPPORTED = (400, 422, 501)  # what servers reply to a field that they do not support
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
 
@@ -171,11 +172,12 @@ class OpenAIChat(OpenAIModel):
 
     def _check_constraint(self) -> None:
         http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        answer = replace(self.settings, tool_choice=_PROBE["name"])
+        settings = replace(self.settings, max_output_tokens=_PROBE_TOKENS)
+        noted = replace(settings, tool_choice=_PROBE["name"])
         body = {
             "model": self.name,
-            **self._body([user("Say hello.")], (), self.settings),
-            **self._response_format((_PROBE,), answer),
+            **self._body([user("Say hello.")], (), settings),
+            **self._response_format((_PROBE,), noted),
         }
         with http.Client(timeout=self.settings.timeout, **self._route()) as http_client:
             client = getattr(sdk, self.sdk_client)(**self._sdk_arguments(http_client))
@@ -189,7 +191,8 @@ class OpenAIChat(OpenAIModel):
                 turn, words = Turn(), str(self._failure(error, self.settings.timeout))
             except (sdk.APIError, ModelError):
                 return  # The questions will meet it, and try again.
-        if not any(call.arguments == _PROBED for call in turn.tool_calls):
+        noted_word = any(call.arguments == _PROBED for call in turn.tool_calls)
+        if not noted_word and turn.finish_reason != "length":
             raise InputError(
                 f"{self._where} does not constrain replies by a JSON schema (response_format), "
                 f"which llm.calls=schema needs; it replied {self._hide(words)[:80]!r}",
