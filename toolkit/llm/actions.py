@@ -17,8 +17,10 @@ from soundingline.toolkit.llm.messages import system as system_message
 _ACTION = "action"
 ANSWER = "final_answer"
 _PERCENT = "Confidence"
-# Characters of a string, so that no reply reaches its output limit.
+# Characters of a string, so that no reply reaches its output limit, and of the answer alone, which
+# small models otherwise fill with their explanation.
 _LONGEST = 400
+_LONGEST_FIELDS = {"Exact Answer": 100}
 _MOST_BRACES = 20  # places in a reply at which an object is looked for
 _HEAD = (
     "How to reply: write one JSON object with one action, and nothing before or after it. The "
@@ -58,7 +60,7 @@ def action_schema(
     if not branches or (choice == "auto" and not answer):
         return None
     schema = _object({_ACTION: {"anyOf": branches}})
-    return _with_lengths(schema) if bounded else schema
+    return _with_lengths(schema, _LONGEST) if bounded else schema
 
 
 def described(tools: Tools, answer: Sequence[str] | None) -> str:
@@ -73,8 +75,9 @@ def described(tools: Tools, answer: Sequence[str] | None) -> str:
         ]
         blocks.append("\n".join(filter(None, lines)))
     if answer:
-        values = {label: 0 if label == _PERCENT else "..." for label in answer}
-        blocks.append(f"{_example({ANSWER: values})}\n{_ANSWER_USAGE}")
+        fields = _example({ANSWER: dict.fromkeys(answer, "...")})
+        percent = f"\n- {_PERCENT}: a number from 0 to 100." if _PERCENT in answer else ""
+        blocks.append(f"{fields}\n{_ANSWER_USAGE}{percent}")
     return "\n\n".join(blocks)
 
 
@@ -136,15 +139,18 @@ def _field(label: str) -> dict[str, Any]:
     return {"type": "string"}
 
 
-def _with_lengths(schema: Any) -> Any:
+def _with_lengths(schema: Any, longest: int) -> Any:
     """The schema with a longest length of each string that has none and is not one of a list."""
     if isinstance(schema, list):
-        return [_with_lengths(each) for each in schema]
+        return [_with_lengths(each, longest) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    inner = {name: _with_lengths(each) for name, each in schema.items()}
+    inner = {
+        name: _with_lengths(each, _LONGEST_FIELDS.get(name, longest))
+        for name, each in schema.items()
+    }
     if schema.get("type") == "string" and "enum" not in schema:
-        return {"maxLength": _LONGEST, **inner}
+        return {"maxLength": longest, **inner}
     return inner
 
 

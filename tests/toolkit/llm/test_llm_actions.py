@@ -75,6 +75,7 @@ def test_strings_have_a_longest_length_where_the_schema_need_not_be_strict(peer)
     schema = sent_schema(peer)
     assert accepts(schema, FINAL)
     assert not accepts(schema, {"final_answer": {**ANSWER, "Explanation": "so " * 1000}})
+    assert not accepts(schema, {"final_answer": {**ANSWER, "Exact Answer": "so " * 40}})
     assert not accepts(schema, {"search": {"query": "mill " * 1000, "offset": None}})
 
 
