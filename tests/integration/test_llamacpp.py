@@ -1,5 +1,5 @@
 """A real small model on llama.cpp, by actions that the server constrains:
-`SOUNDINGLINE_GGUF=<file> make test-real PART=llamacpp`."""
+`SOUNDINGLINE_GGUF=<file> make real-llamacpp`."""
 
 import json
 import os

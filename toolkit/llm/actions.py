@@ -192,7 +192,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 def _lines(fields: Mapping[str, Any]) -> str:
     """The fields of an answer as lines with labels. All but the last are on one line."""
-    lines = []
+    lines: list[str] = []
     for label, value in fields.items():
         text = value if isinstance(value, str) else _json(value)
         percent = "%" if label == _PERCENT and isinstance(value, int) else ""
