@@ -114,12 +114,9 @@ def read_action(text: str) -> Action | None:
         if not isinstance(action, Mapping) or not action:
             continue
         name, arguments = next(iter(action.items()))
-        try:
-            if name == ANSWER and isinstance(arguments, Mapping):
-                return Action(text=_lines(arguments))
-            written = arguments if isinstance(arguments, str) else _json(arguments)
-        except RecursionError:
-            continue
+        if name == ANSWER and isinstance(arguments, Mapping):
+            return Action(text=_lines(arguments))
+        written = arguments if isinstance(arguments, str) else _json(arguments)
         return Action(text=written) if name == ANSWER else Action(name, written)
     return None
 
