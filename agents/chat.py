@@ -134,8 +134,8 @@ class ChatAgent(Agent):
             raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(QUERIES))
         if QUERIES[self.queries] and not self.texts.composes_queries:
             raise InputError(
-                f"agent.queries={self.queries}, and the prompt {self.prompt} has no place {{queries}}",
-                valid="neutral, or a prompt with that place, such as neutral",
+                f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
+                valid="neutral, or a prompt with the line {queries}, such as agent.prompt=neutral",
             )
         budget = self.budget or Budget()
         self._use(RunResources(budget, self.ledger, self.model, self.settings, self.price))

@@ -501,9 +501,9 @@ def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_ha
     # An empty one names none.
     own.write_text(text.replace(f"=== tools ===\n{PROMPT['tools']}", "=== tools ==="))
     ChatAgent(prompt=str(own)).check_tool(opened(TopK))
-    for prompt in ("neutral", "pi_serini"):
-        with pytest.raises(InputError, match="an agent without tools.*agent.prompt=closed_book"):
-            ClosedBookAgent(prompt=prompt).check_tool(session)
+    for name in ("neutral", "pi_serini"):
+        with pytest.raises(InputError, match=r"an agent without tools.*agent.prompt=closed_book"):
+            ClosedBookAgent(prompt=name).check_tool(session)
 
 
 @pytest.mark.parametrize(

@@ -99,14 +99,12 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
     if (group, option) not in NEEDED:
         assert read_without_hydra({group: f"{group}/{option}"}) == values_of(config)
     leaf = librarian_option(config, group) if group == "scorer" else config[group]
-    target = leaf.get("_target_")
-    if not target:
-        return
-    check_arguments(leaf)
-    parameters = inspect.signature(get_object(target)).parameters.values()
-    settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
-    name = target.rpartition(".")[2]
-    assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
+    if target := leaf.get("_target_"):
+        check_arguments(leaf)
+        parameters = inspect.signature(get_object(target)).parameters.values()
+        settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
+        name = target.rpartition(".")[2]
+        assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
 
 
 @cache
@@ -239,17 +237,19 @@ TOOL_FORMS = [
 # The tools that a prompt can be about, which are no words of an English sentence.
 TERMS = ("read_search_results", "read_document", "get_document", "grep", "expand", "search_id")
 TERMS += ("reason", "offset", "limit")
-FITTING = {
-    **dict.fromkeys(("pi_serini", "chat"), {"ranked_browsing"}),
+WITH_QUERIES = set(TOOL_FORMS) - {"grep"}  # which takes patterns
+NEEDED_TOOLS = {  # of agents that do not fit all
+    "pi_serini": {"ranked_browsing"},
+    "chat": {"ranked_browsing"},
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
-    **dict.fromkeys(("navigator", "pasamaster"), set()),  # they need a scorer
-    **dict.fromkeys(
-        (
-            *("keyword", "keyword_simulated", "closed_book_simulated", "rag"),
-            *("one_shot", "one_shot_pointwise"),
-        ),
-        set(TOOL_FORMS) - {"grep"},  # which takes patterns and no queries
-    ),
+    "navigator": set(),  # these need a scorer
+    "pasamaster": set(),
+    "keyword": WITH_QUERIES,
+    "keyword_simulated": WITH_QUERIES,
+    "closed_book_simulated": WITH_QUERIES,
+    "rag": WITH_QUERIES,
+    "one_shot": WITH_QUERIES,
+    "one_shot_pointwise": WITH_QUERIES,
 }
 
 
@@ -279,9 +279,8 @@ def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent):
         known = set(specs).union(*specs.values())
         assert {term for term in TERMS if re.search(rf"\b{term}\b", text)} <= known, form
         assert "{tools}" not in text and "{queries}" not in text
-        if "queries" in vars(type(made)):
-            assert "matched by" not in text or agent in ("pi_serini", "chat")
-    assert fitting == FITTING.get(agent, set(TOOL_FORMS))
+        assert "matched by" not in text or agent in ("pi_serini", "chat")
+    assert fitting == NEEDED_TOOLS.get(agent, set(TOOL_FORMS))
 
 
 # GPUs. There is none here: what is checked are commands and environments.

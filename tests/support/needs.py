@@ -45,8 +45,10 @@ def collections(root):
     return root
 
 
-def needs_real(part):
-    """The mark of tests on real software, which `make test-real PART=<part>` installs."""
-    chosen = os.environ.get("SOUNDINGLINE_REAL", "").split(",")
-    reason = f"on real software: make test-real PART={part}"
-    return pytest.mark.skipif(part not in chosen, reason=reason)
+def needs_real(part, missing=""):
+    """The mark of tests on real software, which `make test-real PART=<part>` installs. `missing`
+    names what could not be installed: it skips the tests, or fails them if everything is
+    required."""
+    chosen = part in os.environ.get("SOUNDINGLINE_REAL", "").split(",")
+    reason = f"not installed: {missing}" if chosen else f"make test-real PART={part}"
+    return pytest.mark.skipif(not chosen or bool(missing and not REQUIRED), reason=reason)
