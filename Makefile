@@ -41,7 +41,7 @@ demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and
 demo-figure: demo  ## the demo's table, headline and plot in the README, from a run
 	$(BIN)/python tests/support/demo_figure.py runs/demo
 
-demo-agent: $(LLAMACPP)  ## an agent with a language model, without GPU and key; GGUF=path of its weights
+demo-agent: $(LLAMACPP)  ## a small language model that searches, reads (rag) or does neither; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }
 	$(BIN)/soundingline run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
 
@@ -92,7 +92,8 @@ bench-all: $(BENCH) $(ANSERINI)  ## every benchmark at a small size, into docs/r
 		echo "== $$name"; $(BIN)/python tests/bench $$name --small --write || exit 1; done
 
 # A part is a target `real-<part>`, which installs what it needs; `make -j3` runs parts side by side.
-REAL_PARTS := vllm clusters opensearch peers terrier
+# The weights of a small model, which no package index has as such, are named: SOUNDINGLINE_GGUF=path.
+REAL_PARTS := vllm clusters opensearch peers terrier $(if $(SOUNDINGLINE_GGUF),llamacpp)
 PART ?= $(REAL_PARTS)
 comma := ,
 test-real: $(addprefix real-,$(subst $(comma), ,$(PART)))  ## tests on real software: PART=opensearch, or several with commas
@@ -112,6 +113,9 @@ real-peers: $(DEV) $(DEBIAN)
 
 real-terrier: $(ANSERINI)
 	SOUNDINGLINE_REAL=terrier $(PYTEST) tests/integration/test_terrier.py -rs
+
+real-llamacpp: $(DEV)
+	SOUNDINGLINE_REAL=llamacpp SOUNDINGLINE_GGUF="$(SOUNDINGLINE_GGUF)" $(PYTEST) tests/integration/test_llamacpp.py -rs
 
 real-%:
 	@echo "PART=$* is unknown. Valid: $(REAL_PARTS)"; exit 2

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from soundingline.agents.chat import ChatAgent
     from soundingline.agents.keyword import KeywordAgent
     from soundingline.agents.literature import Navigator
+    from soundingline.agents.rag import RagAgent
     from soundingline.agents.search_r1 import SearchR1Agent
 
 _HOMES = {
@@ -21,6 +22,7 @@ _HOMES = {
     "KeywordAgent": "keyword",
     "Navigator": "literature",
     "OneShotAgent": "baselines",
+    "RagAgent": "rag",
     "SearchR1Agent": "search_r1",
 }
 
@@ -33,6 +35,7 @@ __all__ = [
     "KeywordAgent",
     "Navigator",
     "OneShotAgent",
+    "RagAgent",
     "SearchR1Agent",
     "SimulatedReader",
 ]

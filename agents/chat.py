@@ -39,7 +39,7 @@ from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.search.answers import follows_format
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.search.tool import call_text
+from soundingline.toolkit.search.tool import ToolResult, call_text
 from soundingline.toolkit.trajectory import NO_FORMAT
 
 T = TypeVar("T")
@@ -259,8 +259,7 @@ class ChatAgent(Agent):
                 return talk.episode.conclude("", status="steered", reason="no_answer")
             talk.steer_if_due()
             try:
-                closed = talk.refused_turns > 0 or bool(reason)
-                turn = await talk.ask(answer_only=closed)
+                turn = await talk.ask(answer_only=bool(reason))
             except Truncated as cut:
                 unusable = "truncated", cut.code, cut
                 continue
@@ -330,7 +329,8 @@ class Conversation:
     def __init__(self, episode: Episode, model: ChatModel, agent: ChatAgent) -> None:
         self.episode = episode
         self.steered = False
-        self.refused_turns = 0
+        self.refused_turns = 0  # with calls after the tools were closed
+        self._answer_only = False
         self.cramped = False  # whether the last request had to ask for a shorter reply
         self.cut_off = False  # whether its reply ended by length
         self._model, self._agent = model, agent
@@ -429,13 +429,20 @@ class Conversation:
         """Add a message of the harness, as the user."""
         self.episode.messages.append(user(text))
 
-    async def ask(self, *, answer_only: bool = False) -> Turn:
-        """The model's next turn, which is recorded."""
-        sampling = self._agent.sampling
-        if answer_only:
+    def answer_only(self) -> None:
+        """Close the tools, and request answers alone from now on."""
+        self._answer_only = True
+        self.close_tools()
+
+    async def ask(self, *, answer_only: bool = False, forced_tool: str = "") -> Turn:
+        """The model's next turn, which is recorded: an answer (`answer_only`), or a call of
+        `forced_tool`, as far as the server can force it."""
+        labels = self._agent.texts.answer_labels
+        sampling = replace(self._agent.sampling, answer=labels or None)
+        if answer_only or self._answer_only or self.refused_turns:
             extra = {**sampling.extra, **(self._agent.answer_extra or {})}
             sampling = replace(sampling, tool_choice="none", extra=extra)
-        elif not self._closed and (name := self.reminder.forced_tool()):
+        elif name := forced_tool or ("" if self._closed else self.reminder.forced_tool()):
             sampling = replace(sampling, tool_choice=name)
         messages = self._sent()
         longest = self._window.longest_reply(messages)
@@ -486,14 +493,15 @@ class Conversation:
             return error
         return None
 
-    async def call_tools(self, turn: Turn) -> None:
+    async def call_tools(self, turn: Turn) -> list[ToolResult]:
         """Carry out the turn's calls in order, each in a thread. Errors are results of the calls.
         The session is informed of the model's last reasoning."""
         tool = self.episode.tool
         self.reminder.draft = ""  # it was not the model's last word
         if newest := turn.reasoning or turn.text:
             tool.reasoning = newest
-        self.refused_turns += self.steered or not self._tools
+        self.refused_turns += self.steered or self._answer_only or not self._tools
+        results = []
         for call in turn.tool_calls:
             if self._calls_used_up() or self._steering_due():
                 self.close_tools()
@@ -504,6 +512,8 @@ class Conversation:
                 arguments = call.arguments
             result = await self.in_time(asyncio.to_thread(tool.call, call.name, arguments))
             self.episode.add_result(call.id, result)
+            results.append(result)
+        return results
 
     def demand(self, answer: str) -> bool:
         """After an `answer`, demand a search first, if a tool can still be called, and then the

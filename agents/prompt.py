@@ -15,6 +15,7 @@ from soundingline.toolkit.search.answers import exact_part, list_part
 
 FOLDER = Path(__file__).resolve().parent / "prompts"
 SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncated")
+_LABEL = re.compile(r"^(Explanation|Exact Answer|Confidence|Documents):", re.MULTILINE)
 _HEADING = re.compile(r"^=== (\w+) ===$", re.MULTILINE)
 _QUESTION, _TOOLS, _QUERIES = "{question}", "{tools}", "{queries}"
 # What `{queries}` says by the matching that `ChatAgent.queries` names.
@@ -144,6 +145,13 @@ class AgentPrompt:
     def asks_for_list(self) -> bool:
         """Whether the answer format of the prompt ends in a list of documents."""
         return any(list_part(text) is not None for text in self.sections.values())
+
+    @property
+    def answer_labels(self) -> tuple[str, ...]:
+        """The labels of the lines of the prompt's answer format, in their order; empty for another
+        format."""
+        text = "\n".join(self.sections[name] for name in ("system", "question"))
+        return tuple(dict.fromkeys(_LABEL.findall(text)))
 
     def opening(
         self,

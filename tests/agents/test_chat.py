@@ -162,9 +162,10 @@ def test_the_models_settings_are_sent_and_only_a_demanded_answer_changes_them():
     settings = SamplingParams(temperature=0.3, seed=7, tool_choice="required", extra=extra)
     ask(model, settings=settings, turns=1, answer_extra={"top_k": 1, "grammar": "root"})
     first, last = (request.settings for request in model.requests)
-    assert first == settings
+    asked = replace(settings, answer=("Explanation", "Exact Answer", "Confidence"))
+    assert first == asked
     changed = {"top_k": 1, "min_p": 0.1, "grammar": "root"}
-    assert last == replace(settings, tool_choice="none", extra=changed)
+    assert last == replace(asked, tool_choice="none", extra=changed)
 
 
 def test_usage_is_entered_by_role_and_on_each_message():

@@ -41,10 +41,11 @@ GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
 # What a prompt that is composed says about queries.
-ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "SearchR1")}
+ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
 ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call")}
 ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call")}
+ALONE.add(("RagAgent", "first_call"))  # its first call is a search
 # What a plan does not read.
 NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
 # Values that an option leaves to its user.
@@ -246,6 +247,7 @@ NEEDED_TOOLS = {  # of agents that do not fit all
     "keyword": WITH_QUERIES,
     "keyword_simulated": WITH_QUERIES,
     "closed_book_simulated": WITH_QUERIES,
+    "rag": WITH_QUERIES,
     "one_shot": WITH_QUERIES,
     "one_shot_pointwise": WITH_QUERIES,
 }

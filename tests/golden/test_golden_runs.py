@@ -121,7 +121,7 @@ COMMANDS = {
     ),
     "chat_formless": Command(
         "run",
-        f"agent=chat {LLM} benchmark.limit=2 llm.model=formless llm.text_calls=true",
+        f"agent=chat {LLM} benchmark.limit=2 llm.model=formless llm.calls=text",
         CLIENT,
     ),
     "chat_out_of_money": Command(

@@ -191,6 +191,8 @@ class SamplingParams:
         extra: Fields that are added to the body of the request unchanged.
         logprobs: The number of most probable tokens whose log-probabilities are returned at each
             position of the reply. 0: those of the written token alone. None: none.
+        answer: The labels of the lines of the final answer, for a client that constrains it
+            (`OpenAIChat(calls="schema")`). None: its format is not known.
 
     Raises:
         InputError: If a value is out of range.
@@ -209,6 +211,7 @@ class SamplingParams:
     timeout: float = 600.0
     extra: Mapping[str, Any] = field(default_factory=dict)
     logprobs: int | None = None
+    answer: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():

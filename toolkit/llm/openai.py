@@ -19,13 +19,20 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.actions import (
+    Action,
+    action_schema,
+    described,
+    plain_messages,
+    read_action,
+)
 from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
-from soundingline.toolkit.llm.errors import BadReply
+from soundingline.toolkit.llm.errors import BadReply, ModelError
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
     Message,
@@ -33,8 +40,11 @@ from soundingline.toolkit.llm.messages import (
     Tools,
     Turn,
     Usage,
+    user,
 )
+from soundingline.toolkit.optional import import_optional
 
+CALLS = ("native", "schema", "text")
 CHAT_API = "openai_chat"
 COMPLETIONS_API = "openai_completions"
 RESPONSES_API = "openai_responses"
@@ -42,6 +52,20 @@ _OPEN, _CLOSE = "<think>", "</think>"
 _FIELDS = ("reasoning", "reasoning_content")
 _BEFORE_CALL = re.compile(r"\s*(?:```\w*\s*|<\|?[\w|]+>\s*)?(?=\{)")
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
+# What no model replies to a greeting unless the server constrains it.
+_WORD = "cormorant"
+_PROBED = json.dumps({"word": _WORD})
+_PROBE: dict[str, Any] = {
+    "name": "note",
+    "parameters": {
+        "type": "object",
+        "properties": {"word": {"type": "string", "enum": [_WORD]}},
+        "required": ["word"],
+        "additionalProperties": False,
+    },
+}
+_PROBE_TOKENS = 512  # of the reply; reasoning may precede it
+_NOT_SUPPORTED = (400, 422, 501)  # what servers reply to a field that they do not support
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
 
 
@@ -111,11 +135,17 @@ class OpenAIChat(OpenAIModel):
         output_limit: The field of the request for `max_output_tokens`. Older servers call it
             `max_tokens`.
         replay_reasoning: Send earlier reasoning back to the server.
-        forced_calls: The server accepts a forced call. DeepSeek's does not while the model thinks.
-            False sends `auto` instead of `required` and of the name of a tool.
-        text_calls: A reply that begins with a call as JSON, without the marks that the chat
-            template puts around one, is that call. Small models write calls so. The text of the
-            reply is recorded.
+        calls: How the model calls tools.
+
+            - `native`: by the API's tools.
+            - `schema`: each reply is one JSON object, a call or the final answer, which the server
+              constrains by the schemas of the tools and of the answer (`response_format`), so that
+              small models call tools too. The transcript stays the same: the client translates it.
+            - `text`: by the API's tools, and a reply that begins with a call as JSON, without the
+              marks that the chat template puts around one, is that call. No call is forced, which
+              DeepSeek's server refuses while the model thinks.
+
+            With `schema` and `text`, the text of a reply with a call is recorded.
 
     See `LanguageModel` for the other arguments.
     """
@@ -126,18 +156,64 @@ class OpenAIChat(OpenAIModel):
     parallel_calls: bool | None = False
     output_limit: str = "max_completion_tokens"
     replay_reasoning: bool = True
-    forced_calls: bool = True
-    text_calls: bool = False
+    calls: str = "native"
+
+    def __post_init__(self) -> None:
+        if self.calls not in CALLS:
+            raise InputError(f"llm.calls is {self.calls!r}", valid=", ".join(CALLS))
+        super().__post_init__()
+
+    def reach(self) -> None:
+        """See `LanguageModel.reach`. With `calls="schema"`, a request of a few tokens shows whether
+        the server constrains replies; `InputError` if it does not."""
+        super().reach()
+        if self.calls == "schema":
+            self._check_constraint()
+
+    def _check_constraint(self) -> None:
+        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
+        settings = replace(self.settings, max_output_tokens=_PROBE_TOKENS)
+        noted = replace(settings, tool_choice=_PROBE["name"])
+        body = {
+            "model": self.name,
+            **self._body([user("Say hello.")], (), settings),
+            **self._response_format((_PROBE,), noted),
+        }
+        with http.Client(timeout=self.settings.timeout, **self._route()) as http_client:
+            client = getattr(sdk, self.sdk_client)(**self._sdk_arguments(http_client))
+            try:
+                text = client.post(self.path, cast_to=http.Response, body=body).text
+                turn = self._read(wire.json_object(text, self._where, hide=self._hide), ())
+                words = turn.text or str([call.name for call in turn.tool_calls])
+            except sdk.APIStatusError as error:
+                if error.status_code not in _NOT_SUPPORTED:
+                    return
+                turn, words = Turn(), str(self._failure(error, self.settings.timeout))
+            except (sdk.APIError, ModelError):
+                return  # The questions will meet it, and try again.
+        noted_word = any(call.arguments == _PROBED for call in turn.tool_calls)
+        if not noted_word and turn.finish_reason != "length":
+            raise InputError(
+                f"{self._where} does not constrain replies by a JSON schema (response_format), "
+                f"which llm.calls=schema needs; it replied {self._hide(words)[:80]!r}",
+                valid="a server that does, such as llama.cpp, vLLM or SGLang",
+                do="set llm.calls=native or llm.calls=text",
+            )
 
     def _create(self, client: Any, **arguments: Any) -> Any:
         return client.chat.completions.with_streaming_response.create(messages=[], **arguments)
 
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
+        by_schema = self.calls == "schema" and (tools or settings.answer)
+        if by_schema:
+            messages = plain_messages(messages, described(tools, settings.answer))
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
-        if tools:
+        if by_schema:
+            body.update(self._response_format(tools, settings))
+        elif tools:
             strict = {"strict": True} if self.strict_tools else {}
             body["tools"] = [{"type": "function", "function": {**spec, **strict}} for spec in tools]
-            free = settings.forces_a_call and not self.forced_calls
+            free = settings.forces_a_call and self.calls == "text"
             choice = "auto" if free else settings.tool_choice
             named = {"type": "function", "function": {"name": choice}}
             body["tool_choice"] = choice if choice in TOOL_CHOICES else named
@@ -153,6 +229,15 @@ class OpenAIChat(OpenAIModel):
         if settings.logprobs is not None:
             body.update(logprobs=True, top_logprobs=settings.logprobs)
         return {**body, **settings.extra}
+
+    def _response_format(self, tools: Tools, settings: SamplingParams) -> Body:
+        bounded = not self.strict_tools
+        schema = action_schema(tools, settings.tool_choice, settings.answer, bounded=bounded)
+        if schema is None:
+            return {}
+        strict = {"strict": True} if self.strict_tools else {}
+        named = {"name": "reply", "schema": schema, **strict}
+        return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     def _message(self, message: Message) -> dict[str, Any]:
         content = wire.sendable(message.get("content"))
@@ -188,11 +273,13 @@ class OpenAIChat(OpenAIModel):
         parts = [(name, each.get("name"), each.get("arguments")) for name, each in functions]
         calls = wire.tool_calls(parts or content.calls, messages)
         finish = choice.get("finish_reason")
-        written = call_in_text(text) if self.text_calls and not calls else None
-        if written:
-            calls = wire.tool_calls([(None, *written)], messages)
+        action = None if calls else self._action(text)
+        if action:
             provider = {**provider, "api": CHAT_API, "text": text}
-            text, finish = "", "tool_calls"  # complete, whatever follows in the reply
+            text, finish = action.text, "stop"  # complete, whatever follows in the reply
+            if action.name:
+                calls = wire.tool_calls([(None, action.name, action.arguments)], messages)
+                finish = "tool_calls"
         if message.get("refusal"):
             text, finish = text or str(message["refusal"]), "content_filter"
         return Turn(
@@ -203,6 +290,13 @@ class OpenAIChat(OpenAIModel):
             provider=provider,
             tokens=tuple(wire.tokens(choice.get("logprobs"))),
         )
+
+    def _action(self, text: str) -> Action | None:
+        """What a reply does by its text, if calls are not native."""
+        action = read_action(text) if self.calls == "schema" else None
+        if action is None and self.calls != "native" and (written := call_in_text(text)):
+            action = Action(*written)
+        return action
 
     def _whole(self, turn: Turn) -> Turn:
         # Who asks for probabilities reads tokens, and limits their number to those that are read.

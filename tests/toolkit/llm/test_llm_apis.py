@@ -125,7 +125,7 @@ def test_a_call_is_forced_only_if_claude_does_not_think(peer, choice, thinking, 
     [("required", "auto"), ("search", "auto"), ("auto", "auto"), ("none", "none")],
 )
 def test_a_server_that_accepts_no_forced_call_is_sent_none(peer, choice, sent):
-    ask(peer, OpenAIChat, settings={"tool_choice": choice}, forced_calls=False)
+    ask(peer, OpenAIChat, settings={"tool_choice": choice}, calls="text")
     assert peer.requests[-1].body["tool_choice"] == sent
 
 
@@ -458,13 +458,13 @@ WRITTEN = json.dumps({"name": "search", "arguments": ARGUMENTS})
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_a_reply_that_begins_with_a_call_is_that_call(peer, text, finish):
     peer.script.append(Say(text, finish=finish))
-    turn = ask(peer, OpenAIChat, text_calls=True)
+    turn = ask(peer, OpenAIChat, calls="text")
     (call,) = turn.tool_calls
     assert (call.name, call.parsed(), call.id) == ("search", ARGUMENTS, "call_1")
     assert (turn.text, turn.finish_reason) == ("", "tool_calls")
     # What it wrote stays on record, and goes back as a call, which the template writes as one.
     assert turn.message()["provider"]["text"] == text
-    ask(peer, OpenAIChat, WHO, turn.message(), tool_result("call_1", "page"), text_calls=True)
+    ask(peer, OpenAIChat, WHO, turn.message(), tool_result("call_1", "page"), calls="text")
     sent = peer.requests[-1].body["messages"][1]
     assert sent["content"] is None and set(sent) == {"role", "content", "tool_calls"}
     assert json.loads(sent["tool_calls"][0]["function"]["arguments"]) == ARGUMENTS
@@ -488,7 +488,7 @@ def test_a_reply_that_begins_with_a_call_is_that_call(peer, text, finish):
 )
 def test_anything_else_is_text(peer, text):
     peer.script.append(Say(text))
-    turn = ask(peer, OpenAIChat, text_calls=True)
+    turn = ask(peer, OpenAIChat, calls="text")
     assert (turn.text, turn.tool_calls, turn.provider) == (text, (), {})
 
 
@@ -496,7 +496,7 @@ def test_a_call_as_text_is_text_without_the_option_and_an_error_if_it_was_cut(pe
     peer.script.extend([Say(WRITTEN), Say(WRITTEN[:-3], finish="length")])
     assert ask(peer, OpenAIChat).text == WRITTEN
     with pytest.raises(errors.Truncated):
-        ask(peer, OpenAIChat, text_calls=True)
+        ask(peer, OpenAIChat, calls="text")
 
 
 def test_log_probabilities_of_chat_completions_come_with_the_tokens_if_they_are_requested(peer):

@@ -621,7 +621,7 @@ def test_an_option_makes_a_model_whose_request_is_json_and_whose_settings_can_be
     config = composed(option, **{"settings.temperature": 0.5, "concurrency": 3})
     # The others are set by the agent and by the stage that asks.
     assert set(SamplingParams.__dataclass_fields__) - set(config.settings) == {
-        *("tool_choice", "logprobs")
+        *("tool_choice", "logprobs", "answer")
     }
     model = instantiate(config)
     assert model.settings.temperature == 0.5 and model.concurrency == 3
