@@ -475,7 +475,8 @@ def compare_folders(
         if page.is_file()
     }
     runs = sorted(runs, key=lambda run: run.name != baseline)  # the baseline first
-    primary = primary or _declared(runs, "primary")
+    declared = _declared(runs, "primary")
+    primary = primary or declared
     margin = margin or _declared(runs, "margin")
     systems = systems_of(runs, by)
     comparisons: list[PairedComparison] = []
@@ -499,7 +500,8 @@ def compare_folders(
             )
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
-    settings |= {"primary": primary or "", "margin": margin, "family": family}
+    settings |= {"primary": primary or "", "declared": primary == declared}
+    settings |= {"margin": margin, "family": family}
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()

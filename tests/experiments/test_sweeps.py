@@ -557,13 +557,16 @@ def test_the_report_concludes_on_the_measure_that_the_runs_declare(entry):
     assert entry("run", *sweep, "primary=nDCG@10", "margin=0.99") == 0
     page = Path("runs/s/report.md").read_text()
     assert "nDCG@10 is the primary measure, which was declared before the runs" in page
-    assert "At a margin of 0.9900, 1 is equivalent and 0 are undecided" in page
+    assert "At a margin of 0.9900, 1 of the 1 differences in nDCG@10 is equivalent." in page
     assert "Paired differences on accuracy (exploratory)" in page
 
     cells = [str(path.parent) for path in Path("runs/s").glob("*/manifest.json")]
     assert entry("compare", "--margin", "0.0001", "--family", "all", "name=c", *cells) == 0
     page = Path("runs/c/report.md").read_text()
-    assert "1 is undecided" in page and "comparisons of all measures" in page
+    assert "nDCG@10 is undecided" in page and "comparisons of all measures" in page
+    assert entry("compare", "--primary", "accuracy", "name=d", *cells) == 0
+    page = Path("runs/d/report.md").read_text()
+    assert "accuracy is the primary measure of this comparison" in page
     assert entry("compare", "--primary", "nDCG", *cells) == 2
 
 

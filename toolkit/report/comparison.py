@@ -64,6 +64,7 @@ def render(
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
     primary: str = "",
+    declared: bool = False,
     margin: float | None = None,
     family: str = "measure",
 ) -> Report:
@@ -84,8 +85,8 @@ def render(
         traces: name of a run -> address of its traces, relative to the report.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
             settings but those of the benchmark.
-        primary: the measure that was declared before the runs, which becomes the main one; the
-            others are exploratory. Empty: none was declared.
+        primary: the measure of the hypothesis, which becomes the main one; the others are
+            exploratory. Empty: there is none. `declared`: the runs declare it themselves.
         margin, family: those that the comparisons were made with.
 
     Raises:
@@ -101,6 +102,7 @@ def render(
         traces=traces,
         by=by,
         primary=primary,
+        declared=declared,
         margin=margin,
         family=family,
     )
@@ -272,13 +274,15 @@ def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
     conclusions = [
         row.conclusion(data.alpha) for _, row in _tested(data, planned, data.main) if data.margin
     ]
-    if not any(conclusions):
+    counts = [(conclusions.count(name), name) for name in ("equivalent", "undecided")]
+    parts = [(count, f"{'is' if count == 1 else 'are'} {name}") for count, name in counts if count]
+    if not parts:
         return ""
-    counts = [(name, conclusions.count(name)) for name in ("equivalent", "undecided")]
-    parts = [f"{count} {'is' if count == 1 else 'are'} {name}" for name, count in counts]
+    (count, state), *rest = parts
+    more = "".join(f" and {number} {other}" for number, other in rest)
     return (
-        f"At a margin of {value_text(data.margin, data.main)}, {' and '.join(parts)} of the "
-        f"{len(conclusions)} differences in {data.main}. "
+        f"At a margin of {value_text(data.margin, data.main)}, {count} of the {len(conclusions)} "
+        f"differences in {data.main} {state}{more}. "
     )
 
 
@@ -473,8 +477,8 @@ def differences_section(
             baseline = data.style(data.baseline).label
             lead += f" Only comparisons with the baseline, {baseline}, are shown."
     if data.primary:
-        lead += f" {data.primary} is the primary measure, which was declared before the runs; "
-        lead += "the other measures are exploratory."
+        when = ", which was declared before the runs" if data.declared else " of this comparison"
+        lead += f" {data.primary} is the primary measure{when}; the others are exploratory."
     note = (
         f"Filled dots and bold numbers: significant, with a p value of at most {data.alpha:g} "
         f"after Holm’s correction over {_family(data, first)}. Lines and brackets: 95% intervals, "
@@ -573,9 +577,11 @@ def _against_baseline(data: ReportData) -> str:
 
 
 def _shown_measures(data: ReportData) -> list[str]:
-    """The measures of the forest plot: accuracy, or the main one, then those of `_FURTHER`."""
+    """The measures of the forest plot: the primary one, accuracy, or the main one, then those of
+    `_FURTHER`."""
     tested = ordered(row.measure for row in data.comparisons)
-    success = next((m for m in ("accuracy", data.main) if m in tested), (tested or [data.main])[0])
+    first = (data.primary, "accuracy", data.main)
+    success = next((m for m in first if m in tested), (tested or [data.main])[0])
     return list(dict.fromkeys([success, *(name for name in _FURTHER if name in tested)]))
 
 

@@ -69,6 +69,7 @@ class ReportData:
     traces: Mapping[str, str]
     systems: Systems | None
     primary: str = ""
+    declared: bool = False
     margin: float | None = None
     family: str = "measure"
 
@@ -170,6 +171,7 @@ def report_data(
     traces: Mapping[str, str] | None = None,
     by: Sequence[str] = (),
     primary: str = "",
+    declared: bool = False,
     margin: float | None = None,
     family: str = "measure",
 ) -> ReportData:
@@ -210,6 +212,7 @@ def report_data(
         traces=traces or {},
         systems=systems,
         primary=primary if primary in known else "",
+        declared=declared,
         margin=margin,
         family=family,
     )
