@@ -97,7 +97,7 @@ def test_pages_are_few_and_their_lines_fit_a_screen():
     pages = list((ROOT / "docs").glob("*.md"))
     assert len(pages) <= 12
     texts = {page.name: TABLES.sub("", page.read_text(encoding="utf-8")) for page in pages}
-    assert sum(len(text.splitlines()) for text in texts.values()) <= 2530
+    assert sum(len(text.splitlines()) for text in texts.values()) <= 2540
     for name, text in texts.items():
         lines = FENCE.sub("", text).splitlines()
         wide = [line for line in lines if len(line) > 115 and not line.startswith("|")]
