@@ -108,6 +108,7 @@ class Root:
     baseline: dict[str, str] = field(default_factory=dict)
     primary: str | None = None
     margin: float | None = None
+    accept: list[str] = field(default_factory=list)
     task: str = "general"
     measures: list[str] = field(default_factory=list)
     optimized_metric: str | None = None

@@ -22,6 +22,7 @@ from soundingline.experiments.config import Settings, flat_values
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run_context import running
+from soundingline.experiments.validity import threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
 from soundingline.toolkit.console import Console, notify, print_next, progress_bar
@@ -502,6 +503,7 @@ def compare_folders(
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
     settings |= {"primary": primary or "", "declared": primary == declared}
     settings |= {"margin": margin, "family": family}
+    settings["threats"] = threats_of_runs(runs, primary=primary, margin=margin)
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()

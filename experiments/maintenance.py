@@ -26,6 +26,7 @@ from soundingline.experiments.config import (
 )
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block, measured_runs
+from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
     CacheSummary,
@@ -294,7 +295,14 @@ def describe(
         measured = measured_runs(Path(settings.config.paths.runs))
         plan = Plan(plain_values(settings.config), settings.choices, cells, files, measured)
         power = [line for line in [plan.power_text()] if line]
-        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula(), *power):
+        threats = lines_of(
+            threats_of(
+                composed_cells(
+                    [[*settings.overrides, *cell] for cell in cells], settings.search_path
+                )
+            )
+        )
+        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula(), *power, *threats):
             Console(soft_wrap=True).print(line, highlight=False)
     keys = set(map(key_of, settings.overrides))
     changed = {key.partition("@")[0].split(".")[0] for key in keys}

@@ -193,7 +193,7 @@ class OptionFiles:
     def chosen(self, choices: Mapping[str, str | None]) -> dict[str, str | None]:
         """The option of every group, as `group/name` by key, where these are chosen."""
         root = self._content(ROOT_CONFIG)["defaults"]
-        every = [_default(each) for each in root if not isinstance(each, str)]
+        every = [read_default(each) for each in root if not isinstance(each, str)]
         chosen = {key: path for override, key, path in every if not override} | dict(choices)
         fixed = set(choices)
         for key in reversed(list(chosen)):  # Hydra lets the choices of later options win
@@ -208,10 +208,10 @@ class OptionFiles:
         for its parts."""
         content = dict(self._content(path))
         defaults = content.pop("defaults", None) or []
-        everywhere = path.startswith("experiment/")
+        everywhere = path.startswith(("experiment/", "scale/"))
         own: dict[str, str | None] = {}
         parts: dict[str, str | None] = {}
-        for override, key, chosen in map(_default, defaults):
+        for override, key, chosen in map(read_default, defaults):
             if override:
                 elsewhere = everywhere or key.startswith("_global_.")
                 (own if elsewhere else parts)[key.removeprefix("_global_.")] = chosen
@@ -219,7 +219,7 @@ class OptionFiles:
         values: dict[str, Any] = {}
         choices: dict[str, str | None] = {}
         for entry in [*defaults, *(() if "_self_" in defaults else ["_self_"])]:
-            override, key, chosen = _default(entry)
+            override, key, chosen = read_default(entry)
             if entry == "_self_":
                 values = merged(values, content)
             elif isinstance(entry, str):
@@ -241,7 +241,7 @@ class OptionFiles:
         return self._contents[path]
 
 
-def _default(entry: Any) -> tuple[bool, str, str | None]:
+def read_default(entry: Any) -> tuple[bool, str, str | None]:
     """Whether an entry of a list of defaults overrides another, its key, and the option it
     chooses."""
     ((group, name),) = entry.items() if isinstance(entry, Mapping) else [(str(entry), None)]
@@ -326,7 +326,7 @@ class Plan:
 
     def _chosen(self, word: str) -> dict[str, Any]:
         """The configuration in which a cell's choice, such as `llm=gpt-5.5`, is the only one."""
-        _, key, path = _default(dict([word.split("=", 1)]))
+        _, key, path = read_default(dict([word.split("=", 1)]))
         return self._files.compose({key: path})
 
     @property

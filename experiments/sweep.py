@@ -154,7 +154,7 @@ def _claim_statuses(cells: Path) -> int:
     return handle
 
 
-def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
+def cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
     """The overrides of each cell that our sweeper makes of these words of a command line; none for
     other sweepers, and for overrides that Hydra will refuse."""
     try:
@@ -167,12 +167,12 @@ def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
 def _count_cells(config: DictConfig) -> int:
     """How many different cells our sweeper is about to make."""
     task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    return len(set(map(tuple, _cells_of(config, task))))
+    return len(set(map(tuple, cells_of(config, task))))
 
 
 def varied_options(config: DictConfig, words: Sequence[str]) -> list[str]:
     """The keys that not all cells of a command line with these `words` have with one value."""
-    cells = _cells_of(config, words)
+    cells = cells_of(config, words)
     counts = Counter(word for cell in cells for word in {*cell})
     varied = {key_of(word) for word, count in counts.items() if count < len(cells)}
     return sorted(key.rpartition("@")[2] for key in varied)

@@ -14,6 +14,7 @@ from soundingline.toolkit.evaluation.comparison import (
     varied_factors,
 )
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.evaluation.threats import Threat
 from soundingline.toolkit.report import agents, results
 from soundingline.toolkit.report.effects import effects_section, one_factor_contrasts
 from soundingline.toolkit.report.measures import (
@@ -67,6 +68,7 @@ def render(
     declared: bool = False,
     margin: float | None = None,
     family: str = "measure",
+    threats: Sequence[Threat] = (),
 ) -> Report:
     """Render the report on evaluated runs as HTML and as Markdown.
 
@@ -88,6 +90,7 @@ def render(
         primary: the measure of the hypothesis, which becomes the main one; the others are
             exploratory. Empty: there is none. `declared`: the runs declare it themselves.
         margin, family: those that the comparisons were made with.
+        threats: the threats to the validity of the comparison.
 
     Raises:
         InputError: for no runs, runs of one name, and an unknown measure or baseline.
@@ -111,6 +114,7 @@ def render(
         differences_section(data, planned),
         benchmarks_section(data),
         results.results_section(data),
+        threats_section(threats),
         effects_section(data),
         agents.accuracy_cost_section(data),
         agents.costs_section(data),
@@ -146,6 +150,20 @@ def _subtitle(data: ReportData) -> str:
     if dates:
         parts.append("run on " + " to ".join(dict.fromkeys((dates[0], dates[-1]))))
     return ", ".join(parts)
+
+
+def threats_section(threats: Sequence[Threat]) -> Section | None:
+    """What a reviewer would object to; None without such threats."""
+    if not threats:
+        return None
+    rows = [[each.name, each.text, "accepted" if each.accepted else ""] for each in threats]
+    return Section(
+        "threats",
+        "Threats to validity",
+        lead="What the composition of the cells, their manifests and their measures give a "
+        "reviewer to object to. The author has accepted those that are marked.",
+        tables=[Table(texts("name", "threat", "accepted"), rows)],
+    )
 
 
 # Contrasts: the differences that the summary and the figure show.

@@ -1,0 +1,163 @@
+"""The threats to the validity of an experiment, before its cells run and after.
+
+The cells of a command line are read from the files of options without Hydra, which would need 0.2
+seconds for each of them; those that have run are read from their manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from soundingline.experiments.config import flat_values, is_choice, key_of, merged, value_of
+from soundingline.experiments.planning import PUBLISHED, OptionFiles, read_default
+from soundingline.toolkit.console import Console
+from soundingline.toolkit.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
+from soundingline.toolkit.evaluation.threats import ComposedCell, Threat, find_threats
+
+# Agents that ask no language model, whatever `llm` is.
+_WITHOUT_MODEL = ("KeywordAgent", "OneShotAgent")
+_PI_SERINI = (25.0, 1.0)  # (k1, b), chosen on all questions of BrowseComp-Plus
+BASELINE = "the baseline"
+
+
+def composed_cells(
+    cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()
+) -> list[ComposedCell]:
+    """The cells of a command line, each with all its overrides."""
+    files = OptionFiles(search_path)
+    common = set.intersection(*map(set, cells)) if len(cells) > 1 else set()
+    return [
+        _composed(files, words, " ".join(w for w in words if w not in common)) for words in cells
+    ]
+
+
+def _composed(files: OptionFiles, words: Sequence[str], label: str) -> ComposedCell:
+    words = [word for word in words if "=" in word and not word.startswith("~")]
+    choices = {
+        key: path
+        for word in words
+        if is_choice(word)
+        for _, key, path in [read_default(dict([word.lstrip("+").split("=", 1)]))]
+    }
+    values: dict[str, Any] = {}
+    for key in ("experiment", "scale"):
+        layer = files.option(choices.get(key) or "").values
+        values = merged(values, {k: v for k, v in layer.items() if k != "hydra"})
+    for word in words:
+        if not is_choice(word):
+            value = value_of(word)
+            for part in reversed(key_of(word).split(".")):
+                value = {part: value}
+            values = merged(values, value)
+    config = files.compose(choices, values)
+    chosen = files.chosen(choices)
+    factors = {key: path.partition("/")[2] for key, path in chosen.items() if path}
+    return _cell(label or BASELINE, config, factors)
+
+
+def _cell(
+    label: str,
+    config: Mapping[str, Any],
+    factors: Mapping[str, str],
+    run: EvaluatedRun | None = None,
+) -> ComposedCell:
+    agent = str((config.get("agent") or {}).get("_target_")).rpartition(".")[2]
+    return ComposedCell(
+        label,
+        config,
+        factors,
+        sampling=bool(config.get("llm")) and agent not in _WITHOUT_MODEL,
+        questions=_questions(config, factors) if run is None else run.counts.get("questions"),
+        tuned_on_reported=_tuned_on_reported(config),
+        run=run,
+    )
+
+
+def _questions(config: Mapping[str, Any], factors: Mapping[str, str]) -> int | None:
+    benchmark = config.get("benchmark") or {}
+    for key in ("limit", "questions"):  # the latter of a generated world
+        if isinstance(benchmark.get(key), int):
+            return int(benchmark[key])
+    named = factors.get("benchmark", "")
+    if named not in PUBLISHED or any(benchmark.get(n) for n in ("qids", "sample", "split")):
+        return None
+    return int(PUBLISHED[named][1]["questions"])
+
+
+def _tuned_on_reported(config: Mapping[str, Any]) -> bool:
+    """Whether the retriever has Pi-Serini's parameters on the questions that they were chosen
+    on."""
+    retriever, benchmark = config.get("retriever") or {}, config.get("benchmark") or {}
+    point = (retriever.get("k1"), retriever.get("b"))
+    return point == _PI_SERINI and str(benchmark.get("_target_")).endswith("BrowseCompPlus")
+
+
+def threats_of(
+    cells: Sequence[ComposedCell], *, primary: str | None = None, margin: float | None = None
+) -> list[Threat]:
+    """The threats among cells, which are compared on each benchmark alone; each once. The primary
+    measure and the margin are those of the configuration where they are None."""
+    groups: dict[str, list[ComposedCell]] = {}
+    for cell in cells:
+        name = cell.factors.get("benchmark", "") + str(cell.value("benchmark", "name"))
+        groups.setdefault(name, []).append(cell)
+    found: dict[Threat, None] = {}
+    for group in groups.values():
+        first = group[0]
+        wanted = {k: str(v) for k, v in flat_values(first.value("baseline", default={}))}
+        baseline = _baseline(group, wanted) if wanted else None
+        found |= dict.fromkeys(
+            find_threats(
+                group,
+                baseline=baseline,
+                primary=primary or str(first.value("primary", default="accuracy")),
+                margin=margin or first.value("margin"),
+                accept=first.value("accept", default=()),
+            )
+        )
+    return list(found)
+
+
+def _baseline(cells: Sequence[ComposedCell], factors: Mapping[str, str]) -> ComposedCell | None:
+    """The cell with the factors of the baseline; of several, the one with the fewest overrides."""
+    having = [
+        cell
+        for cell in cells
+        if all(
+            {**dict(flat_values(cell.config)), **cell.factors}.get(name) == value
+            for name, value in factors.items()
+        )
+    ]
+    return min(having, key=lambda cell: (cell.label != BASELINE, len(cell.label)), default=None)
+
+
+def lines_of(threats: Sequence[Threat]) -> Iterator[str]:
+    """A line for each threat that is not accepted, and one that names those that are."""
+    for threat in threats:
+        if not threat.accepted:
+            yield f"threat to validity ({threat.name}): {threat.text}"
+    if accepted := list(dict.fromkeys(threat.name for threat in threats if threat.accepted)):
+        yield f"accepted threats to validity: {', '.join(accepted)}"
+
+
+def announce(cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()) -> None:
+    """Print the threats of an experiment whose cells are about to run."""
+    console = Console(stderr=True, soft_wrap=True)
+    for line in lines_of(threats_of(composed_cells(cells, search_path))):
+        console.print(line, highlight=False)
+
+
+def threats_of_runs(
+    runs: Sequence[EvaluatedRun], *, primary: str | None = None, margin: float | None = None
+) -> list[Threat]:
+    """The threats among evaluated runs, by their manifests and measures."""
+    varied = varied_factors(runs)
+    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
+    cells = [
+        _cell(label, config, run.factors, run)
+        for label, run in zip(labels, runs, strict=True)
+        if (config := run.manifest.get("config"))
+    ]
+    return threats_of(cells, primary=primary, margin=margin)
