@@ -103,19 +103,19 @@ real-vllm: $(DEV)
 	tests/integration/environments/vllm.sh $(BIN)/python
 
 real-clusters: $(RAY) $(DEBIAN)
-	SOUNDINGLINE_REAL=clusters $(PYTEST) tests/integration/test_clusters.py -rsP
+	SOUNDINGLINE_REAL=clusters $(PYTEST) tests/integration/test_clusters.py -rP
 
 real-opensearch: $(ANSERINI) $(DEBIAN)
-	SOUNDINGLINE_REAL=opensearch $(PYTEST) tests/integration/test_opensearch.py -rs
+	SOUNDINGLINE_REAL=opensearch $(PYTEST) tests/integration/test_opensearch.py
 
 real-peers: $(DEV) $(DEBIAN)
 	tests/integration/environments/peers.sh $(BIN)/python
 
 real-terrier: $(ANSERINI)
-	SOUNDINGLINE_REAL=terrier $(PYTEST) tests/integration/test_terrier.py -rs
+	SOUNDINGLINE_REAL=terrier $(PYTEST) tests/integration/test_terrier.py
 
 real-llamacpp: $(DEV)
-	SOUNDINGLINE_REAL=llamacpp SOUNDINGLINE_GGUF="$(SOUNDINGLINE_GGUF)" $(PYTEST) tests/integration/test_llamacpp.py -rs
+	SOUNDINGLINE_REAL=llamacpp SOUNDINGLINE_GGUF="$(SOUNDINGLINE_GGUF)" $(PYTEST) tests/integration/test_llamacpp.py
 
 real-%:
 	@echo "PART=$* is unknown. Valid: $(REAL_PARTS)"; exit 2

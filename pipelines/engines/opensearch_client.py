@@ -27,6 +27,7 @@ _T = TypeVar("_T")
 USERNAME, PASSWORD = "OPENSEARCH_USERNAME", "OPENSEARCH_PASSWORD"
 BUSY = frozenset({429, 502, 503, 504})
 _ATTEMPTS = 16  # in about two minutes, in which a node starts again
+_FIRST_ATTEMPTS = 6  # in 15 seconds: a cluster that has never answered may have another address
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0  # seconds; each is twice as long as the one before it
 _LONGEST_PAUSE = 120.0  # that a cluster may ask for
 _REASON_SHOWN = 300  # characters
@@ -56,9 +57,10 @@ class Passing(InputError):
     """A failure after which the same request may succeed."""
 
 
-def pauses() -> Iterator[float | None]:
+def pauses(attempts: int | None = None) -> Iterator[float | None]:
     """Seconds to wait after each failed attempt; None after the last one."""
-    yield from (min(_FIRST_PAUSE * 2**n, _LAST_PAUSE) for n in range(_ATTEMPTS - 1))
+    count = _ATTEMPTS if attempts is None else attempts
+    yield from (min(_FIRST_PAUSE * 2**n, _LAST_PAUSE) for n in range(count - 1))
     yield None
 
 
@@ -99,6 +101,7 @@ class Cluster:
         self._library = import_optional("opensearchpy")
         self._lock = Lock()
         self._silent_until = 0.0
+        self._attempts = min(_FIRST_ATTEMPTS, _ATTEMPTS)
 
     @cached_property
     def client(self) -> Any:
@@ -106,7 +109,7 @@ class Cluster:
         for name in ("opensearch", "opensearchpy.trace"):  # retries, and whole requests with texts
             logging.getLogger(name).setLevel(logging.ERROR)
 
-        wait = self.wait
+        wait, answered = self.wait, self._answered
 
         class Patient(self._library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
             """A connection that asks a busy node again."""
@@ -116,6 +119,7 @@ class Cluster:
                     status, headers, data = super().perform_request(
                         *request, ignore=(*ignore, *BUSY), **settings
                     )
+                    answered()
                     if status not in BUSY or status in ignore:
                         break
                     if pause is None:
@@ -160,13 +164,13 @@ class Cluster:
 
     def patiently(self, request: Callable[[], _T]) -> _T:
         """The result of a request, which is repeated while it raises `Passing`."""
-        attempts = pauses()
+        attempts = enumerate(pauses(), start=1)
         while True:
-            pause = next(attempts)
+            number, pause = next(attempts)
             try:
                 return request()
             except Passing as failure:
-                if pause is None:
+                if pause is None or number >= self._attempts:
                     raise
                 self.wait(pause, str(failure))
 
@@ -189,10 +193,14 @@ class Cluster:
                 return None
             raise self._explained(error, f"{method} {path}") from None
 
+    def _answered(self) -> None:
+        """A node has answered, so that the address is right."""
+        self._attempts = _ATTEMPTS
+
     def wait(self, pause: float, reason: str) -> None:
         """Wait after a failed attempt. A line says why, and for how long; the lines of other
         threads, and of later attempts, are left out."""
-        patience = sum(filter(None, pauses()))
+        patience = sum(filter(None, pauses(self._attempts)))
         with self._lock:
             silent_until, now = self._silent_until, time.time()
             if now >= silent_until:

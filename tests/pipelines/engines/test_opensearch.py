@@ -550,6 +550,25 @@ def test_a_lost_connection_is_made_again_and_a_slow_cluster_is_named(
         engine("http://127.0.0.1:9").open(loaded)
 
 
+def test_a_cluster_that_never_answered_is_waited_for_less_long_than_one_that_did(
+    proxy, loaded, monkeypatch
+):
+    waits: list[float] = []
+    fake = SimpleNamespace(sleep=waits.append, time=time.time)
+    monkeypatch.setattr(opensearch_client, "time", fake)
+    monkeypatch.setattr(opensearch_client, "_ATTEMPTS", 9)
+    with pytest.raises(InputError, match=r"127.0.0.1:9 cannot be reached"):
+        engine("http://127.0.0.1:9").open(loaded)
+    assert len(waits) == 5
+    cluster = opensearch_client.Cluster([proxy.url], None, 5.0)
+    cluster.ask("GET", "/")
+    proxy.answers = [times(-1, "cut")]
+    waits.clear()
+    with pytest.raises(InputError, match="cannot be reached"):
+        cluster.ask("GET", "/")
+    assert len(waits) == 8
+
+
 def test_another_node_answers_for_one_that_is_down(unprobed, proxy, loaded):
     index = engine(["http://127.0.0.1:9", proxy.url]).open(loaded)
     assert len(index.rank(["alpha"], index.bm25(), 5)[0].docnos) == 5
