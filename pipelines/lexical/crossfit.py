@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.retrieve import BM25, Retriever
@@ -71,8 +72,6 @@ class CrossFittedBM25(Retriever):
     folds: int = 5
     seed: int = 0
 
-    ranks_by: ClassVar[str] = "grid"
-
     def __post_init__(self) -> None:
         check_int("folds", self.folds, ge=2)
         if set(self.grid) != set(_GRID):
@@ -80,6 +79,16 @@ class CrossFittedBM25(Retriever):
         Grid(**self.grid)
         parse_measures([self.objective])
         super().__post_init__()
+
+    def validate(self, engine: Engine) -> None:
+        """See `Retriever`. `InputError` for an engine whose indexes cannot be tuned."""
+        super().validate(engine)
+        if "grid" not in engine.supports:
+            raise InputError(
+                f"the engine {engine.name} does not offer the statistics that tuning reads",
+                valid="lexical",
+                do="set engine=lexical, or choose retriever=bm25_from_tuning",
+            )
 
     def bind(self, collection: Collection) -> BM25:  # type: ignore[override]
         """The BM25 with the parameters of each fold, bound to `collection`."""
@@ -132,8 +141,8 @@ def _ranks_folder(caches: Path | None, name: str) -> Iterator[Path]:
     """The folder of the ranks of a tuning in the `caches`, which one process fills; without caches
     a folder that goes."""
     if caches is None:
-        with tempfile.TemporaryDirectory() as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
         return
     folder = caches / "tuning" / name
     folder.mkdir(parents=True, exist_ok=True)

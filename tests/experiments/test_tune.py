@@ -19,6 +19,7 @@ from soundingline.experiments import distillation
 from soundingline.experiments.config import Settings, plain_values, read_chosen
 from soundingline.experiments.distillation import Question, cluster, examples, split, word_vectors
 from soundingline.experiments.training import Example, calibration_error, fit, load
+from soundingline.pipelines.lexical import crossfit
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.errors import InputError
@@ -145,14 +146,14 @@ def test_one_split_is_cross_validated(entry):
 def test_another_objective_over_the_same_ranks_ranks_nothing_again(entry, monkeypatch, words):
     assert entry("tune", *words) == 0
     before = table()
-    monkeypatch.setattr(tune_module, "GridBM25", None)
+    monkeypatch.setattr(crossfit, "GridBM25", None)
     assert entry("tune", *words, "tuning.objective=RR") == 0
     assert read("runs/t/tuning.json")["objective"] == "RR"
     assert np.array_equal(before.of("AP"), table().of("AP"))
 
 
 def test_an_interrupted_tuning_keeps_the_ranks_that_it_has(entry, monkeypatch):
-    ranks, asked = tune_module.GridBM25.ranks, []
+    ranks, asked = crossfit.GridBM25.ranks, []
 
     def counted(self, questions, threads=None):
         asked.append(len(questions))
@@ -161,8 +162,8 @@ def test_an_interrupted_tuning_keeps_the_ranks_that_it_has(entry, monkeypatch):
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(tune_module.GridBM25, "ranks", counted)
-    monkeypatch.setattr(tune_module, "_SECONDS", 0.0)
+    monkeypatch.setattr(crossfit.GridBM25, "ranks", counted)
+    monkeypatch.setattr(crossfit, "_SECONDS", 0.0)
     assert [entry("tune", *WORLD) for _ in range(3)] == [130, 130, 0]
     assert asked == [12, 7, 2]
 
