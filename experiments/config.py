@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from soundingline.experiments.hydra_plugins import Cells, override_parser, register_plugins
-from soundingline.toolkit.errors import InputError, did_you_mean, is_number
+from soundingline.toolkit.errors import InputError, did_you_mean, is_number, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 
@@ -165,15 +165,21 @@ def overrides_of_cells(
 
 CHOSEN = "chosen.yaml"
 TUNED = ("unit", "engine")  # the groups whose settings a choice holds for
-_AGAIN = "run soundingline tune first, or give retriever.source=runs/<name>"
+_AGAIN = (
+    "run soundingline tune first, give retriever.source=runs/<name>, or choose "
+    "retriever=bm25_crossfit, which tunes by itself"
+)
+_FOLDS = "fold_parameters"
 
 
-def read_chosen(path: str, key: str, *, _root_: Any = None) -> float:
-    """The `k1` or `b` that a tuning chose.
+def read_chosen(path: str, key: str, *, _root_: Any = None) -> float | list[Any] | None:
+    """The `k1` or `b` that a tuning chose, or the `fold_parameters` of a tuning by cross-validation
+    (None for another tuning).
 
     `path` is such a file, a tuning's folder, or the folder of a sweep of tunings; of that, the cell
-    is taken that was tuned with the unit and the engine of `_root_`, the configuration, which
-    OmegaConf gives. `InputError` where there is none, or where there are several.
+    is taken that was tuned on the benchmark and with the unit and the engine of `_root_`, the
+    configuration, which OmegaConf gives. `InputError` where there is none, or where there are
+    several, and for folds of another benchmark's questions.
     """
     file = _chosen_file(Path(path), _root_)
     try:
@@ -182,9 +188,32 @@ def read_chosen(path: str, key: str, *, _root_: Any = None) -> float:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"cannot read {file}: {reason}", do=_AGAIN) from error
     value = content.get(key) if isinstance(content, Mapping) else None
+    if key == _FOLDS:
+        return _checked_folds(value, file, _root_)
     if not is_number(value):
         raise InputError(f"{file} has no {key}", valid="k1 and b as numbers", do=_AGAIN)
     return float(value)
+
+
+def _checked_folds(value: Any, file: Path, root: Any) -> list[Any] | None:
+    if value is None:
+        return None
+    # Here, so that a command starts without PyTerrier.
+    from soundingline.pipelines.retrieve import FoldParameters
+
+    parse(list[FoldParameters], value, where=file, do=_AGAIN, strict=True)
+    if any("${" in qid for fold in value for qid in fold["questions"]):
+        # OmegaConf would resolve it.
+        raise InputError(f"{file}: the id of a question holds ${{", do=_AGAIN)
+    tuned = RunFolder(file.parent).manifest() if (file.parent / "manifest.json").exists() else {}
+    on = _name_of_benchmark((tuned.get("config") or {}).get("benchmark"))
+    if on and on != (here := _benchmark_name(_root_=root)):
+        raise InputError(
+            f"{file} has the folds of the questions of {on}, and this run is on {here}",
+            valid="a tuning on the benchmark of the run",
+            do=_AGAIN,
+        )
+    return list(value)
 
 
 def _chosen_file(path: Path, root: Any) -> Path:
@@ -194,23 +223,26 @@ def _chosen_file(path: Path, root: Any) -> Path:
     if (path / CHOSEN).exists() or not cells:
         return path / CHOSEN
     # A recorded tuning is data: nothing in it is resolved.
-    wanted = _tuning_identity(redact({group: plain_values(root[group]) for group in TUNED}))
+    here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
+    wanted = _tuning_identity(redact(here))
     configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
     matching = [cell for cell in cells if _tuning_identity(configs[cell]) == wanted]
     if len(matching) == 1:
         return matching[0] / CHOSEN
     number = f"{len(matching)} tunings" if matching else "no tuning"
     raise InputError(
-        f"{path} holds {number} with the unit and the engine of this run",
+        f"{path} holds {number} with the benchmark, the unit and the engine of this run",
         valid=", ".join(cell.name for cell in matching or cells),
-        do=f"name one of them: retriever.source={path}/..., or tune with this unit and engine",
+        do=f"name one of them: retriever.source={path}/..., or tune with these: "
+        f"soundingline tune -m name={path.name} tuning.select=null unit=...",
     )
 
 
 def _tuning_identity(config: Any) -> dict[str, Any]:
-    """The settings of unit and engine, for which a choice holds."""
+    """The name of the benchmark and the settings of unit and engine, for which a choice holds."""
     values = config if isinstance(config, dict) else {}
-    return {group: without_runtime_keys(values.get(group), group) for group in TUNED}
+    tuned = {group: without_runtime_keys(values.get(group), group) for group in TUNED}
+    return {**tuned, "benchmark": _name_of_benchmark(values.get("benchmark"))}
 
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -243,7 +275,13 @@ def _scale(*, _root_: Any) -> str:
 def _benchmark_name(*, _root_: Any) -> str:
     """`${benchmark_name:}`: the benchmark's name; without one that of its folder, or its dataset's
     id with dashes."""
-    benchmark = _root_.benchmark
+    return _name_of_benchmark(_root_.benchmark)
+
+
+def _name_of_benchmark(benchmark: Any) -> str:
+    """The same of a benchmark's values; empty without any."""
+    if not benchmark:
+        return ""
     if name := benchmark.get("name"):
         return str(name)
     if path := benchmark.get("path"):

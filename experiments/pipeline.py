@@ -157,7 +157,12 @@ class Stages:
         collection = self.collection(prepared, segmenter, caches)
         if benchmark is not None:
             questions = {topic.qid: topic.text for topic in benchmark.topics}
-            collection = replace(collection, qrels=benchmark.qrels, questions=questions)
+            collection = replace(
+                collection,
+                qrels=benchmark.qrels,
+                questions=questions,
+                exclude_own=benchmark.exclude_own,
+            )
         enrichment = self.transformers.get("enrichment")
         if isinstance(enrichment, Stage):
             # Every stage ranks in the enriched index, where the corpus is enriched.
@@ -332,6 +337,13 @@ def stage_counts(
             for name, number in stage.counts.items()
         }
     return {group: numbers for group, numbers in counts.items() if numbers}
+
+
+def chosen_parameters(transformers: Mapping[str, Any]) -> dict[str, Any]:
+    """What bound stages chose by judgements, by group; stages that chose nothing are left out."""
+    stages = {group: part for group, part in transformers.items() if isinstance(part, Stage)}
+    chosen = {group: stage.chosen_parameters for group, stage in stages.items()}
+    return {group: values for group, values in chosen.items() if values}
 
 
 def with_literature_tools(

@@ -13,7 +13,7 @@ from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.loggers import log_folder
 from soundingline.experiments.naming import claim_cell
-from soundingline.experiments.pipeline import Stages, stage_counts
+from soundingline.experiments.pipeline import Stages, chosen_parameters, stage_counts
 from soundingline.experiments.recorded import recorded_option
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
@@ -41,10 +41,11 @@ class RunContext:
     ) -> Iterator[dict[str, dict[str, float]]]:
         """The language models of `stages` run during the block, which gets an empty mapping. When
         the block ends, in whichever way, it holds what `parts` have counted since its beginning,
-        which is added to the manifest."""
+        which is added to the manifest, like the parameters that they chose."""
         counted: dict[str, dict[str, float]] = {}
         parts = parts or {}
         before = stage_counts(parts)
+        self.folder.note_chosen(chosen_parameters(parts))
         try:
             with stages.asking(self.ledger, self.folder.path, self.servers) as versions:
                 self.folder.note_servers(versions)

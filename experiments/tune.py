@@ -7,6 +7,7 @@ is a separate query.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyterrier as pt
-from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
 from soundingline.experiments.build import make
@@ -35,11 +35,11 @@ from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
-from soundingline.pipelines.lexical.index import LexicalIndex
+from soundingline.pipelines.lexical.crossfit import judged_ranks
+from soundingline.pipelines.lexical.grid import JudgedQuery
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, print_next, progress_bar
+from soundingline.toolkit.console import Console, print_next
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, is_number
@@ -58,55 +58,7 @@ from soundingline.toolkit.report import write_report
 from soundingline.toolkit.report.tuning import conclusion, render_tuning
 from soundingline.toolkit.runs import RunFolder
 
-_SECONDS = 10.0  # between two files, which an interrupt may lose
 _ONE_SPLIT = "tuning.select=null tunes on one split by cross-validation"
-
-
-def judged_ranks(
-    index: LexicalIndex,
-    points: Sequence[tuple[float, float]],
-    questions: Sequence[JudgedQuery],
-    folder: Path,
-    *,
-    depth: int,
-    threads: int | None = None,
-) -> RankTable:
-    """Rank every question at every point (k1, b), to `depth`, in `threads` (None: one a core).
-
-    Parts of the table (`<n>.npz`) are written to `folder` atomically every few seconds. Questions
-    that a part contains are not ranked again.
-    """
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
-    parts = [RankTable.load(path) for path in sorted(folder.glob("*.npz"))]
-    done = {qid for part in parts for qid in part.ranks}
-    pending = [question for question in questions if question.qid not in done]
-    if not pending:
-        return RankTable.joined(parts)
-    grid = GridBM25(index, points, depth=depth)
-    docids = {question.qid: question.docids for question in pending}
-    ranks_of: dict[str, NDArray[np.int32]] = {}
-
-    def write_part() -> None:
-        if ranks_of:
-            part = RankTable(grid.cells, {qid: docids[qid] for qid in ranks_of}, dict(ranks_of))
-            part.save(folder / f"{len(parts):05d}.npz")
-            parts.append(part)
-            ranks_of.clear()
-
-    with progress_bar() as progress:
-        task = progress.add_task(f"Ranking {len(grid.cells):,} points", total=len(pending), note="")
-        last = time.monotonic()
-        try:
-            for qid, ranks in grid.ranks(pending, threads):
-                ranks_of[qid] = ranks
-                progress.advance(task)
-                if time.monotonic() - last > _SECONDS:
-                    write_part()
-                    last = time.monotonic()
-        finally:
-            write_part()
-    return RankTable.joined(parts)
 
 
 @dataclass(frozen=True)
@@ -426,6 +378,19 @@ def tuned(
     )
 
 
+def _fold_lines(result: TuningResult) -> list[str]:
+    """The parameters of the folds of a cross-validation, as lines of YAML. A retriever has k1 and b
+    alone: folds that may have weights or taus of their own are left out."""
+    folds = result.fold_parameters() if len(result.grid.planes) == 1 else []
+    lines = (
+        ["fold_parameters:  # of the questions of each fold, chosen on the others"] if folds else []
+    )
+    for fold in folds:
+        questions = json.dumps(fold["questions"], ensure_ascii=False)
+        lines += [f"- k1: {fold['k1']!r}", f"  b: {fold['b']!r}", f"  questions: {questions}"]
+    return lines
+
+
 def write_results(
     folder: RunFolder,
     result: TuningResult,
@@ -461,6 +426,7 @@ def write_results(
         "_target_: soundingline.pipelines.retrieve.BM25",
         *(f"{name}: {value!r}" for name, value in zip(("k1", "b"), point, strict=False)),
         f"depth: {depth}",
+        *_fold_lines(result),
     ]
     # Copied to `conf/retriever/<name>.yaml`, it is an option like any other.
     write_text(folder.path / CHOSEN, "\n".join(lines) + "\n")

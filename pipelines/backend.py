@@ -16,7 +16,8 @@ from soundingline.pipelines.stage import search_notes
 from soundingline.toolkit.data import Ranking, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError
 
-_NO_QUESTION = "1"
+# No benchmark has a question of this id, whose judgements or fold a stage would go by.
+_NO_QUESTION = "no-question"
 
 
 class PipelineBackend:

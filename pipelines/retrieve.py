@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from soundingline.pipelines.engines.engine import Engine, RankedList, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
@@ -25,7 +26,9 @@ from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
+from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
+from soundingline.toolkit.files import fingerprint
 
 Own = TypeVar("Own", bound="Retriever")
 # What a new ranking replaces. The `text` of a topic is not that of a document.
@@ -130,7 +133,12 @@ class Retriever(Stage):
         if "docno" in inp.columns:
             out = self._scored(inp)
         elif len(inp):
-            out = ranked(inp, self.index.rank(self._queries(inp), self, self.depth))
+            queries = self._queries(inp)
+            rankings = self._by_model(
+                inp["qid"].tolist(),
+                lambda model, rows: self.index.rank([queries[n] for n in rows], model, self.depth),
+            )
+            out = ranked(inp, rankings)
         else:
             out = ranked(inp, [])
         if path := getattr(self.index, "texts_path", ""):
@@ -162,7 +170,12 @@ class Retriever(Stage):
         scores = np.zeros(len(inp))
         if rows:
             queries = self._queries(inp.iloc[[of_query[0] for of_query in rows]])
-            results = self.index.score(queries, [numbers[of_query] for of_query in rows], self)
+            results = self._by_model(
+                list(qids),
+                lambda model, places: self.index.score(
+                    [queries[n] for n in places], [numbers[rows[n]] for n in places], model
+                ),
+            )
             for of_query, values in zip(rows, results, strict=True):
                 scores[of_query] = values
         order = np.lexsort((numbers, -scores, groups))
@@ -170,6 +183,20 @@ class Retriever(Stage):
         out = inp.drop(columns=["score", "rank"], errors="ignore").iloc[order]
         ranks = np.arange(len(inp)) - np.repeat(starts, [len(of_query) for of_query in rows])
         return out.assign(score=scores[order], rank=ranks).reset_index(drop=True)
+
+    def _models(self, qids: Sequence[str]) -> Iterator[tuple[Retriever, Sequence[int]]]:
+        """The models that rank the questions, each with the places of its questions in `qids`."""
+        yield self, range(len(qids))
+
+    def _by_model(
+        self, qids: Sequence[str], ask: Callable[[Retriever, Sequence[int]], Sequence[Any]]
+    ) -> list[Any]:
+        """What `ask(model, places)` gives for each question, in the order of `qids`."""
+        results: list[Any] = [None] * len(qids)
+        for model, places in self._models(qids):
+            for place, result in zip(places, ask(model, places), strict=True):
+                results[place] = result
+        return results
 
     def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
         """`retriever % k` that ranks no deeper than it must; PyTerrier's optimiser calls it."""
@@ -192,9 +219,22 @@ class _WithFeedback(Retriever):
     @check_call
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
         """The same with RM3 feedback from its own best units; see `RM3`."""
+        if getattr(self, "fold_parameters", None):
+            raise InputError(
+                "RM3 has one k1 and b for all questions, and this BM25 has them by fold",
+                do="take index.bm25(k1=..., b=...).rm3()",
+            )
         own = {name: vars(self)[name] for name in ("k1", "b", "mu") if name in vars(self)}
         feedback = {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
         return RM3(depth=self.depth, index=self.index, **own, **feedback)  # type: ignore[arg-type]
+
+
+class FoldParameters(TypedDict):
+    """The parameters for the questions (ids) of one fold, chosen on the questions of the others."""
+
+    k1: float
+    b: float
+    questions: list[str]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -208,7 +248,10 @@ class BM25(_WithFeedback):
     Args:
         k1: saturation of term frequencies, 0 or more.
         b: normalisation by length, 0 to 1.
-        source: the tuning that chose `k1` and `b`, for the record of a run; it changes nothing.
+        source: the tuning that chose the parameters, for the record of a run; it changes nothing.
+        fold_parameters: a cross-validated tuning: the `qid` of a query names the question, which is
+            searched with the parameters of its fold; with `k1` and `b` if it is in no fold. None:
+            `k1` and `b` for all questions.
         operators: `phrases` honours quoted phrases and `-word` in `query` (see
             `soundingline.pipelines.lexical.operators`), with our index alone. None ignores them.
 
@@ -220,12 +263,84 @@ class BM25(_WithFeedback):
     k1: float = 0.9
     b: float = 0.4
     source: str | None = None
+    fold_parameters: Sequence[FoldParameters] | None = None
     operators: str | None = None
 
     def __post_init__(self) -> None:
         check_settings(self.k1, self.b, self.depth)
         check_operators(self.operators)
+        self._of_question: dict[str, tuple[float, float]] = {}
+        for fold in self.fold_parameters or ():
+            check_settings(fold["k1"], fold["b"], self.depth)
+            for qid in fold["questions"]:
+                if qid in self._of_question:
+                    raise InputError(f"question {qid!r} is in two folds", valid="one fold")
+                self._of_question[qid] = fold["k1"], fold["b"]
         super().__post_init__()
+
+    def bind(self: Bound, collection: Collection) -> Bound:
+        """See `Stage`. A line tells how many of the collection's questions are in no fold;
+        `InputError` if all of them are."""
+        bound = super().bind(collection)
+        questions = collection.questions
+        if bound.fold_parameters and questions:  # type: ignore[attr-defined]
+            bound._check_folds(questions)  # type: ignore[attr-defined]
+        return bound
+
+    def _check_folds(self, questions: Mapping[str, str]) -> None:
+        outside = sum(qid not in self._of_question for qid in questions)
+        if outside == len(questions):
+            raise InputError(
+                f"none of the {outside} questions is in a fold of the tuning"
+                + (f" {self.source}" if self.source else ""),
+                valid="a tuning on the questions of this benchmark",
+                do="choose retriever=bm25_crossfit, or run soundingline tune tuning.select=null",
+            )
+        if outside:
+            notify(
+                f"{outside} of {len(questions)} questions are in no fold; they are searched with "
+                f"k1={self.k1:g} and b={self.b:g}, chosen on all questions of the tuning"
+            )
+
+    def for_question(self, qid: str) -> BM25:
+        """The retriever with the parameters of a question's fold as `k1` and `b`."""
+        if not self.fold_parameters:
+            return self
+        model = copy.copy(self)
+        model.k1, model.b = self._of_question.get(qid, (self.k1, self.b))
+        model.fold_parameters, model._of_question = None, {}
+        return model
+
+    def _models(self, qids: Sequence[str]) -> Iterator[tuple[Retriever, Sequence[int]]]:
+        if not self.fold_parameters:
+            yield from super()._models(qids)
+            return
+        places: dict[tuple[float, float], list[int]] = {}
+        for place, qid in enumerate(qids):
+            places.setdefault(self._of_question.get(qid, (self.k1, self.b)), []).append(place)
+        for of_model in places.values():
+            yield self.for_question(qids[of_model[0]]), of_model
+
+    @property
+    def fingerprint(self) -> str:
+        """See `Stage`: a hash of the folds and their parameters; empty without folds."""
+        if not self.fold_parameters:
+            return ""
+        return fingerprint(self.k1, self.b, sorted(self._of_question.items()))
+
+    @property
+    def chosen_parameters(self) -> Mapping[str, Any]:
+        """See `Stage`: the folds with their questions and parameters."""
+        if not self.fold_parameters:
+            return {}
+        folds = [dict(fold) for fold in self.fold_parameters]
+        known = self.collection.questions if self.collection else None
+        outside = [qid for qid in known or () if qid not in self._of_question]
+        return {
+            "fingerprint": self.fingerprint,
+            "folds": folds,
+            "in_no_fold": {"k1": self.k1, "b": self.b, "questions": outside},
+        }
 
     def validate(self, engine: Engine) -> None:
         """See `Retriever`. `InputError` for operators and another engine than ours."""

@@ -56,7 +56,9 @@ class Collection:
         model: a `BlockingModel` for stages that need a language model; None: there is none.
         links: a function that returns the links between the documents; None: there are none.
         questions: the texts of the benchmark's questions by qid.
-        qrels: the benchmark's judgements by tier, qid and docid, for `OracleRetriever` alone.
+        qrels: the benchmark's judgements by tier, qid and docid, for `OracleRetriever` and
+            `CrossFittedBM25` alone.
+        exclude_own: whether a question's own document is left out when its ranking is measured.
         engine: the run's engine, which also indexes documents with phrases.
 
     Example:
@@ -75,6 +77,7 @@ class Collection:
     links: Callable[[], LinkGraph] | None = field(default=None, compare=False)
     questions: Mapping[str, str] | None = field(default=None, compare=False)
     qrels: Mapping[str, Qrels] | None = field(default=None, compare=False)
+    exclude_own: bool = field(default=False, compare=False)
     engine: Engine | None = field(default=None, compare=False)
 
     def __reduce__(self) -> Any:
@@ -223,6 +226,14 @@ class Stage(ByArguments, pt.Transformer):
     def counts(self) -> Mapping[str, float]:
         """Cumulative counts of the stage and its bound copies, and `seconds` in its model."""
         return {}
+
+    @property
+    def chosen_parameters(self) -> Mapping[str, Any]:
+        """What the stage chose by judgements, as plain values for the manifest of a run; of stages
+        among its arguments, by the name of the argument. Empty if nothing was chosen."""
+        parts = {name: part for name, part in self.parts().items() if isinstance(part, Stage)}
+        chosen = {name: part.chosen_parameters for name, part in parts.items()}
+        return {name: values for name, values in chosen.items() if values}
 
     def close(self) -> None:
         """End connections and processes; the next ranking opens them again."""

@@ -24,6 +24,7 @@ from soundingline.experiments.naming import RANKING, factors, fingerprints
 from soundingline.experiments.pipeline import (
     BoundPipeline,
     build_pipeline,
+    chosen_parameters,
     parts_of,
     stage_counts,
     with_literature_tools,
@@ -84,6 +85,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
                 folder.writing(_manifest(settings, options, built, operator_prints))
             )
             parts = parts_of(interface, built)
+            folder.note_chosen(chosen_parameters(parts))
             stack.callback(lambda: folder.add_counts(stage_counts(parts)))
             ledger = stack.enter_context(open_ledger(folder.ledger_path, **caps))
             logs = folder.path

@@ -500,7 +500,8 @@ class Excluding(Stage):
                 accepted[np.delete(rows, passed)] = False
             else:
                 terms = Counter(term for each in phrases for term in index.analyzer.terms(each))
-                [parts] = index.score([terms], [numbers], self.retriever)
+                model = self.retriever.for_question(qid)
+                [parts] = index.score([terms], [numbers], model)
                 scores[rows] -= self.weight * parts
         order = np.lexsort((-scores, groups))  # stable: equal scores keep their order
         order = order[accepted[order]]

@@ -202,7 +202,7 @@ def test_sira_as_a_retriever_is_the_system_of_the_paper():
     ],
 )
 def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(overrides, name):
-    config = Settings.compose(["experiment=ablation/held_out_bm25", *overrides]).config
+    config = Settings.compose(["experiment=ablation/cross_fitted_bm25", *overrides]).config
     assert config.name == f"tuning-{name}"
 
 

@@ -19,6 +19,7 @@ from soundingline.experiments import distillation
 from soundingline.experiments.config import Settings, plain_values, read_chosen
 from soundingline.experiments.distillation import Question, cluster, examples, split, word_vectors
 from soundingline.experiments.training import Example, calibration_error, fit, load
+from soundingline.pipelines.lexical import crossfit
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.errors import InputError
@@ -94,24 +95,28 @@ def k1_of(path, *overrides):
     return float(Settings.compose(given).config.retriever.k1)
 
 
-def test_of_a_sweep_of_tunings_the_one_with_this_unit_and_engine_is_taken(tmp_path):
+def test_of_a_sweep_of_tunings_the_one_of_this_benchmark_unit_and_engine_is_taken(tmp_path):
     units = {"document": [], "short": ["unit=passage", "unit.max_tokens=60"], "maxp": ["unit=maxp"]}
     for k1, (name, overrides) in enumerate(units.items()):
         config = plain_values(Settings.compose([*overrides, "engine.memory_mb=64"]).config)
         # The folder's name says nothing: an option may have any name.
-        tuning(tmp_path / f"{name}-x", k1 + 1, unit=config["unit"], engine=config["engine"])
+        parts = {name: config[name] for name in ("benchmark", "unit", "engine")}
+        tuning(tmp_path / f"{name}-x", k1 + 1, **parts)
+        tuning(tmp_path / f"{name}-y", 9, **{**parts, "benchmark": {"name": "other"}})
     assert [k1_of(tmp_path, *overrides) for overrides in units.values()] == [1, 2, 3]
+    assert k1_of(tmp_path, "benchmark.name=other") == 9
     # Memory is no part of what was tuned; the length of a passage is.
     assert k1_of(tmp_path, "unit=maxp", "engine.memory_mb=128") == 3
     for way in (tmp_path / "maxp-x", tmp_path / "maxp-x" / "chosen.yaml"):
         assert k1_of(way, "unit=document") == 3
-    with pytest.raises(Exception, match="no tuning with the unit and the engine") as refused:
+    with pytest.raises(Exception, match="no tuning with the benchmark, the unit and") as refused:
         k1_of(tmp_path, "unit=passage", "unit.max_tokens=61")
     assert all(f"{name}-x" in str(refused.value) for name in units)
     (tmp_path / "again").mkdir()
     config = plain_values(Settings.compose([]).config)
     for name in ("a", "b"):
-        tuning(tmp_path / "again" / name, 1, unit=config["unit"], engine=config["engine"])
+        parts = {name: config[name] for name in ("benchmark", "unit", "engine")}
+        tuning(tmp_path / "again" / name, 1, **parts)
     with pytest.raises(Exception, match=r"2 tunings .* valid: a, b"):
         k1_of(tmp_path / "again")
 
@@ -141,18 +146,113 @@ def test_one_split_is_cross_validated(entry):
     assert len(summary["measures"]["nDCG@10"]["folds"]) == 2
 
 
+FOLDS = "k1: 1\nb: 0.4\nfold_parameters:\n- {k1: 2, b: 0.7, questions: [%s]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (FOLDS % "1", "a valid string"),
+        (FOLDS % "'${oc.env:HOME}'", "holds ${"),
+        (FOLDS.replace("b: 0.7", "b: x") % "'1'", "b is"),
+        (FOLDS.replace("questions", "qids") % "'1'", "questions"),
+    ],
+)
+def test_folds_of_another_form_are_refused(text, named, tmp_path):
+    (tmp_path / "chosen.yaml").write_text(text)
+    assert read_chosen(str(tmp_path), "k1") == 1
+    with pytest.raises(InputError) as refused:
+        read_chosen(str(tmp_path), "fold_parameters")
+    assert named in str(refused.value) and "\n" not in str(refused.value)
+
+
+FICTIONAL = ("benchmark=fictional", *SPLIT)
+CACM = ("benchmark=cacm", "grid.k1=[1.2,2,2.5,3,4]", "grid.b=[0.2,0.4,0.6]", "tuning.folds=4")
+OWN_GRID = ("retriever.grid.k1=[1.2,2,2.5,3,4]", "retriever.grid.b=[0.2,0.4,0.6]")
+
+
+def test_rank_and_run_search_each_question_with_the_parameters_of_its_fold(entry, data_root):
+    """With a tuning and with `bm25_crossfit`, which tunes by itself: the same folds and rankings,
+    those of plain BM25 with the parameters of the fold."""
+    cacm = ("benchmark=cacm", f"paths.data={data_root}")
+    assert entry("tune", *CACM, *cacm, *FEW, "tuning.select=null", "name=t") == 0
+    source = ("retriever=bm25_from_tuning", "retriever.source=runs/t")
+    own = ("retriever=bm25_crossfit", *OWN_GRID, "retriever.folds=4")
+    assert entry("rank", *cacm, *source, "name=given") == 0
+    assert entry("rank", *cacm, *own, "name=own") == 0
+    agent = ("agent=one_shot", "tool=top_k")
+    assert entry("run", *cacm, *own, *agent, "name=agent") == 0
+    chosen = [read(f"runs/{name}/manifest.json") for name in ("given", "own", "agent")]
+    folds = read("runs/t/tuning.json")["folds"]
+    assert len({(fold["k1"], fold["b"]) for fold in folds}) > 1
+    for manifest in chosen:
+        parameters = manifest["chosen_parameters"]["retriever"]
+        assert parameters == chosen[0]["chosen_parameters"]["retriever"]
+        assert parameters["folds"] == folds and not parameters["in_no_fold"]["questions"]
+        assert parameters["fingerprint"] == manifest["fingerprints"]["retriever.content"]
+    rankings = {name: ranking(f"runs/{name}") for name in ("given", "own")}
+    assert rankings["given"] == rankings["own"] and len(rankings["own"]) == 52
+    for number, fold in enumerate(folds):
+        plain = (f"retriever.k1={fold['k1']}", f"retriever.b={fold['b']}", f"name=plain{number}")
+        assert entry("rank", *cacm, "retriever=bm25_default", *plain) == 0
+        expected = ranking(f"runs/plain{number}")
+        for qid in fold["questions"]:
+            assert rankings["own"][qid] == expected[qid]
+    for trajectory in RunFolder(Path("runs/agent")).trajectories():
+        shown = list(trajectory.calls[0].ranking)
+        assert shown and shown == rankings["own"][trajectory.qid][: len(shown)]
+
+
+def ranking(run):
+    rows = {}
+    for line in Path(run, "run.trec").read_text().splitlines():
+        qid, _, docid, *_ = line.split()
+        rows.setdefault(qid, []).append(docid)
+    return rows
+
+
+def test_a_tuning_on_other_questions_is_refused_and_new_questions_are_counted(entry, capsys):
+    assert entry("tune", *WORLD, "tuning.select=null") == 0
+    given = ("retriever=bm25_from_tuning", "retriever.source=runs/t")
+    assert entry("rank", *SPLIT, *given, "benchmark.name=another", "name=r") == 2
+    told = capsys.readouterr().err
+    assert "the folds of the questions of fictional, and this run is on another" in told
+    assert entry("rank", *TINY, *given, "benchmark.questions=16", "name=r") == 0
+    assert "4 of 16 questions are in no fold; they are searched" in capsys.readouterr().err
+    outside = read("runs/r/manifest.json")["chosen_parameters"]["retriever"]["in_no_fold"]
+    assert len(outside["questions"]) == 4 and outside["k1"] == read_chosen("runs/t", "k1")
+
+
+def test_a_sweep_of_tunings_serves_every_unit_and_crossfit_does_so_by_itself(entry):
+    tuned = ("grid.k1=[0.5,1.5,9]", "grid.b=0:1:0.5", *FEW)
+    assert entry("tune", "experiment=ablation/cross_fitted_bm25", *FICTIONAL, *tuned) == 0
+    grid = ("retriever.grid.k1=[0.5,1.5,9]", "retriever.grid.b=0:1:0.5")
+    fingerprints = set()
+    for unit in ("document", "passage", "maxp", "document_head"):
+        given, own = (f"runs/{name}-{unit}" for name in ("given", "own"))
+        cell = (*FICTIONAL, f"unit={unit}")
+        assert entry("rank", *cell, "retriever=bm25_from_tuning", f"name={given[5:]}") == 0
+        assert entry("rank", *cell, "retriever=bm25_crossfit", *grid, f"name={own[5:]}") == 0
+        manifests = [read(f"{run}/manifest.json") for run in (given, own)]
+        assert manifests[0]["config"]["retriever"]["source"] == "runs/tuning-fictional"
+        first, second = (manifest["chosen_parameters"] for manifest in manifests)
+        assert first == second and ranking(given) == ranking(own)
+        fingerprints.add(first["retriever"]["fingerprint"])
+    assert len(fingerprints) > 1
+
+
 @pytest.mark.parametrize("words", [WORLD, ENRICHED], ids=["plain", "enriched"])
 def test_another_objective_over_the_same_ranks_ranks_nothing_again(entry, monkeypatch, words):
     assert entry("tune", *words) == 0
     before = table()
-    monkeypatch.setattr(tune_module, "GridBM25", None)
+    monkeypatch.setattr(crossfit, "GridBM25", None)
     assert entry("tune", *words, "tuning.objective=RR") == 0
     assert read("runs/t/tuning.json")["objective"] == "RR"
     assert np.array_equal(before.of("AP"), table().of("AP"))
 
 
 def test_an_interrupted_tuning_keeps_the_ranks_that_it_has(entry, monkeypatch):
-    ranks, asked = tune_module.GridBM25.ranks, []
+    ranks, asked = crossfit.GridBM25.ranks, []
 
     def counted(self, questions, threads=None):
         asked.append(len(questions))
@@ -161,8 +261,8 @@ def test_an_interrupted_tuning_keeps_the_ranks_that_it_has(entry, monkeypatch):
                 raise KeyboardInterrupt
             yield row
 
-    monkeypatch.setattr(tune_module.GridBM25, "ranks", counted)
-    monkeypatch.setattr(tune_module, "_SECONDS", 0.0)
+    monkeypatch.setattr(crossfit.GridBM25, "ranks", counted)
+    monkeypatch.setattr(crossfit, "_SECONDS", 0.0)
     assert [entry("tune", *WORLD) for _ in range(3)] == [130, 130, 0]
     assert asked == [12, 7, 2]
 

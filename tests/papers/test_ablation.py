@@ -36,7 +36,7 @@ RUNS = [
         "text_ranking",
     )
     for name in experiments(folder)
-    if not name.endswith(("held_out_bm25", "figure1", "pi_serini/figure3"))
+    if not name.endswith(("cross_fitted_bm25", "figure1", "pi_serini/figure3"))
 ]
 WITH_BASELINE = [
     name for name in RUNS if "\nbaseline:" in (CONF / f"experiment/{name}.yaml").read_text()

@@ -318,7 +318,7 @@ def test_the_pipeline_receives_words_reasoning_and_question_and_other_queries_ar
     one.search(SearchRequest(words, reasoning="because"))
     backend.search(SearchRequest("x"))
     rows = [(row["qid"], row["query"], row["reasoning"]) for row in pipeline.asked]
-    assert rows == [("q/1 é", words, "because"), ("1", "x", "")]
+    assert rows == [("q/1 é", words, "because"), ("no-question", "x", "")]
     assert (one.pipeline, one.unit) == (pipeline, "passage")
     rewriter = pt.apply.query(lambda row: f"{row['query']} because {row['reasoning']}")
     result = PipelineBackend(rewriter >> pipeline).search(SearchRequest("ships", "they sink"))

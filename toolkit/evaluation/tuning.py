@@ -60,6 +60,16 @@ class CrossValidated:
     selected: float  # the mean of `chosen` on all questions
     values: Sequence[float]  # of each question at the point that is chosen without its fold
     folds: Sequence[int]  # the number of the point chosen without each fold
+    members: Sequence[Sequence[int]]  # the rows of the questions of each fold
+
+    def fold_parameters(
+        self, qids: Sequence[str], points: Sequence[GridPoint]
+    ) -> list[dict[str, Any]]:
+        """The parameters of each fold and its `questions`, whose ids are the rows' `qids`."""
+        return [
+            {**point_settings(points[number]), "questions": [qids[row] for row in rows]}
+            for number, rows in zip(self.folds, self.members, strict=True)
+        ]
 
     @property
     def questions(self) -> int:
@@ -137,12 +147,14 @@ def cross_validated(
         )
     order = np.random.default_rng(seed).permutation(len(values))
     out, chosen = np.empty(len(values)), []
-    for test in np.array_split(order, folds):
+    members = [np.sort(test) for test in np.array_split(order, folds)]
+    for test in members:
         point = best_point(values[np.setdiff1d(order, test)], points)
         out[test] = values[test, point]
         chosen.append(point)
     best = best_point(values, points)
-    return CrossValidated(best, float(values[:, best].mean()), tuple(out.tolist()), chosen)
+    rows = [test.tolist() for test in members]
+    return CrossValidated(best, float(values[:, best].mean()), tuple(out.tolist()), chosen, rows)
 
 
 def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
@@ -200,6 +212,14 @@ class TuningResult:
         """The point that the objective chooses."""
         return self.points[self.choices[self.objective].chosen]
 
+    def fold_parameters(self) -> list[dict[str, Any]]:
+        """After cross-validation, the parameters that the objective chose for the questions of each
+        fold, and these questions' ids as `questions`; none after a choice on a split."""
+        choice = self.choices[self.objective]
+        if isinstance(choice, HeldOut):
+            return []
+        return choice.fold_parameters(sorted(self.selecting.qids), self.points)
+
     def means(self, measure: str, *, selecting: bool = False) -> NDArray[np.float64]:
         """The mean of a measure at every point of the grid."""
         table = self.selecting if selecting else self.reported
@@ -216,6 +236,7 @@ class TuningResult:
                 "selecting": len(self.selecting.qids),
                 "reported": len(self.reported.qids),
             },
+            **({"folds": folds} if (folds := self.fold_parameters()) else {}),
             "measures": {measure: self._summary(measure) for measure in self.choices},
         }
 
@@ -229,7 +250,7 @@ class TuningResult:
         for name in {"chosen", "best"} & plain.keys():
             plain[name] = point_settings(self.points[plain[name]])
         if isinstance(choice, CrossValidated):
-            del plain["values"]
+            del plain["values"], plain["members"]
             plain["value"], plain["questions"] = choice.value, choice.questions
             plain["folds"] = [point_settings(self.points[number]) for number in choice.folds]
         return {

@@ -348,6 +348,7 @@ def interval_of(run: EvaluatedRun, measure: str) -> str:
 
 # The table of results.
 
+_LONG_LIST = 20  # values of a setting, of which only the number is shown
 _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room for
 
 
@@ -536,9 +537,17 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
         for key, inner in value.items():
             rows |= flat(inner, f"{prefix}.{key}" if prefix else str(key))
         return rows
-    if isinstance(value, (list, tuple)) and not any(isinstance(v, Mapping) for v in value):
-        return {prefix: ", ".join(map(str, value))}
+    if isinstance(value, (list, tuple)):
+        if len(value) > _LONG_LIST:
+            return {prefix: f"{len(value):,} values"}
+        return {prefix: ", ".join(map(_entry, value))}
     return {prefix: "" if value is None else str(value)}
+
+
+def _entry(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"({' '.join(f'{name}={one}' for name, one in flat(value).items())})"
+    return str(value)
 
 
 def settings_table(rows: Mapping[str, str], *, folded: str = "") -> Table:

@@ -64,6 +64,7 @@ class Manifest(TypedDict, total=False):
     stages: dict[str, dict[str, float]]
     costs: dict[str, dict[str, float]]
     servers: dict[str, str]
+    chosen_parameters: dict[str, dict[str, Any]]
     imported: dict[str, Any]
 
 

@@ -225,6 +225,13 @@ class RunFolder:
             for when, numbers in costs.items():
                 known[when] = {**numbers, **known.get(when, {})}
 
+    def note_chosen(self, parameters: Mapping[str, Any]) -> None:
+        """Add the parameters that pipeline stages chose by judgements, by stage, to the manifest's
+        `chosen_parameters`; nothing is added if there are none."""
+        if parameters:
+            with self._changing_manifest() as manifest:
+                manifest["chosen_parameters"] = dict(parameters)
+
     def note_servers(self, versions: Mapping[str, str]) -> None:
         """Add the versions of the servers of language models, by the group of the model, to the
         manifest's `servers`; those that are empty are left out. `InputError` if the run has been

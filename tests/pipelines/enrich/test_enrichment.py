@@ -444,10 +444,11 @@ HARBOUR, QUAY = math.log(1 + 8.5 / 2.5), math.log(1 + 9.5 / 1.5)  # idf of a df 
 ONCE, TWICE = 1 / 2.2, 2 / 3.2  # k1 1.2, a text of average length
 
 
-def by_weights(collection, answer, **arguments):
+def by_weights(collection, answer, bm25=None, **arguments):
+    bm25 = bm25 or BM25(k1=1.2, b=0.75)
     with_model, _ = asked(collection, lambda prompt: answer)
     stage = Enrichment(query=WeightedPhrases(**arguments), weight=0.5).bind(with_model)
-    pipeline = compose(BM25(k1=1.2, b=0.75).bind(with_model), enrichment=stage)
+    pipeline = compose(bm25.bind(with_model), enrichment=stage)
     out = pipeline.transform(rows())
     assert list(out["rank"]) == list(range(len(out)))
     assert out["score"].is_monotonic_decreasing and "query_excluded" not in out
@@ -474,6 +475,13 @@ def test_weights_multiply_the_expansion_and_exclusions_filter_or_subtract(
         expected["d8"] -= 0.5 * (QUAY * TWICE + QUAY * ONCE)
     assert scores == pytest.approx(expected, rel=1e-5)
     assert list(scores)[-1] == ("d8" if exclusions == "negative" else list(expected)[-1])
+
+
+def test_exclusions_subtract_scores_by_the_parameters_of_the_questions_fold(collection):
+    fold = {"k1": 1.2, "b": 0.75, "questions": rows()["qid"].tolist()}
+    of_fold = BM25(k1=9, b=0, fold_parameters=[fold])
+    expected, _ = by_weights(collection, WEIGHTED, exclusions="negative")
+    assert by_weights(collection, WEIGHTED, of_fold, exclusions="negative")[0] == expected
 
 
 def test_an_excluded_phrase_is_the_phrase_and_not_its_words(collection):

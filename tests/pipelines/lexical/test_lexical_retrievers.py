@@ -6,6 +6,7 @@ likelihood against a float64 computation, and RM3 against a computation from the
 
 import math
 import multiprocessing
+import random
 import re
 import shutil
 import tempfile
@@ -16,32 +17,35 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ir_measures
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ir_measures import AP, P
+from ir_measures import AP, P, nDCG
 from support.assertions import refused
 from support.engines import build, corpora, cut_length, measured, queries, real
-from support.needs import cases
+from support.needs import cases, needs
 
 from soundingline.pipelines import BM25
+from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP, compose
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
-from soundingline.pipelines.lexical import bm25, forward
+from soundingline.pipelines.lexical import bm25, crossfit, forward
 from soundingline.pipelines.lexical import grid as grid_module
 from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
+from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery, judged_scores, rank_judged
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import parse
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Arrays, Postings, encode_lengths
 from soundingline.pipelines.stage import Collection
-from soundingline.toolkit.data import Unit, parent
+from soundingline.toolkit.data import SearchRequest, Unit, parent
 from soundingline.toolkit.errors import InputError
 
 
@@ -165,7 +169,7 @@ def test_retrievers_work_with_pyterrier_and_without_java(tmp_path):
     index = build([{"a": 1, "b": 2}, {"b": 1}, {"c": 1}], tmp_path)
     assert repr(index.bm25(k1=25, depth=7)) == (
         f"BM25(depth=7, index=LexicalIndex({str(index.path)!r}), k1=25, b=0.4, source=None, "
-        "operators=None)"
+        "fold_parameters=None, operators=None)"
     )
     topics = pd.DataFrame([("q0", "A b"), ("q1", "c")], columns=["qid", "query"])
     lower = pt.apply.query(lambda row: row["query"].lower())
@@ -193,6 +197,172 @@ def test_cacm_scores_as_anserini_publishes(cacm, name, ap, p30):
     index, topics, judged = cacm
     retriever = index.bm25().rm3() if name == "rm3" else getattr(index, name)()
     assert measured(retriever(topics), judged) == pytest.approx((ap, p30), abs=0.001)
+
+
+# BM25 with parameters by fold.
+
+OF_FIRST = {"k1": 0.3, "b": 0.9, "questions": ["1"]}
+AXES = {"k1": [1.2, 2, 2.5, 3, 4], "b": [0.2, 0.4, 0.6]}
+
+
+def collection_of(cacm, judged=None, **more):
+    index, topics, own = cacm
+    questions = dict(zip(topics["qid"], topics["query"], strict=True))
+    return Collection(
+        "c", index=index, questions=questions, qrels={"evidence": judged or own}, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted(cacm):
+    return CrossFittedBM25(grid=AXES, folds=4, depth=200).bind(collection_of(cacm))
+
+
+def by_question(ranking):
+    pairs = ranking.assign(pair=list(zip(ranking["docno"], ranking["score"], strict=True)))
+    return pairs.groupby("qid")["pair"].apply(list).to_dict()
+
+
+def test_each_fold_has_the_best_point_of_the_other_folds(cacm, fitted):
+    """Against plain rankings at every point, measured by ir_measures."""
+    index, topics, judged = cacm
+    values = {}
+    for point in [(k1, b) for k1 in AXES["k1"] for b in AXES["b"]]:
+        ranking = index.bm25(*point, depth=200)(topics)
+        run = ranking.rename(columns={"qid": "query_id", "docno": "doc_id"})
+        found = {m.query_id: m.value for m in ir_measures.iter_calc([nDCG @ 10], judged, run)}
+        values[point] = {qid: found.get(qid, 0.0) for qid in judged}
+    folds = fitted.fold_parameters
+    members = [qid for fold in folds for qid in fold["questions"]]
+    assert sorted(members) == sorted(judged) and len(folds) == 4
+    assert {len(fold["questions"]) for fold in folds} == {13}
+    chosen = [(fold["k1"], fold["b"]) for fold in folds]
+    assert len(set(chosen)) > 1
+    for point, fold in zip(
+        [*chosen, (fitted.k1, fitted.b)], [*folds, {"questions": []}], strict=True
+    ):
+        others = set(judged) - set(fold["questions"])
+        means = {p: np.mean([of[qid] for qid in others]) for p, of in values.items()}
+        assert means[point] == pytest.approx(max(means.values()), abs=1e-12)
+
+
+def test_each_question_is_ranked_as_by_plain_bm25_with_the_parameters_of_its_fold(cacm, fitted):
+    index, topics, _ = cacm
+    found, checked = by_question(fitted(topics)), 0
+    candidates = (fitted % 20)(topics)[["qid", "query", "docno"]]
+    scored = by_question(fitted(candidates))
+    for fold in fitted.fold_parameters:
+        mine = topics[topics["qid"].isin(fold["questions"])]
+        expected = by_question(index.bm25(fold["k1"], fold["b"], depth=200)(mine))
+        assert {qid: found[qid] for qid in expected} == expected
+        assert all(scored[qid] == rows[:20] for qid, rows in expected.items())
+        checked += len(expected)
+    assert checked == len(topics)
+    assert fitted(topics)["qid"].drop_duplicates().tolist() == topics["qid"].tolist()
+
+
+@needs(["pyterrier_caching"], "dev")
+def test_a_cache_of_rankings_does_not_mix_folds(cacm, fitted, tmp_path):
+    from pyterrier_caching import RetrieverCache
+
+    topics = cacm[1].assign(query="computer systems")
+    cache = RetrieverCache(tmp_path / "cache", fitted)
+    for _ in range(2):
+        assert by_question(cache(topics)) == by_question(fitted(topics))
+    assert len({str(rows) for rows in by_question(fitted(topics)).values()}) > 1
+
+
+def test_an_agents_query_is_searched_with_the_parameters_of_its_question(cacm, fitted):
+    index, *_ = cacm
+    request = SearchRequest("compilers for parallel computers", depth=30)
+
+    def hits(retriever, qid=""):
+        return [(hit.docid, hit.score) for hit in searched(retriever, qid).hits]
+
+    def searched(retriever, qid):
+        return PipelineBackend(retriever).for_question(qid).search(request)
+
+    for fold in fitted.fold_parameters:
+        expected = hits(index.bm25(fold["k1"], fold["b"]))
+        assert {str(hits(fitted, qid)) for qid in fold["questions"]} == {str(expected)}
+    # A session of no question is in no fold, although PyTerrier searches with the id 1.
+    own = index.bm25(fitted.k1, fitted.b)
+    one = BM25(index=index, k1=fitted.k1, b=fitted.b, fold_parameters=[OF_FIRST])
+    assert hits(one) == hits(one, "2") == hits(own) != hits(one, "1")
+    assert hits(one, "1") == hits(index.bm25(0.3, 0.9))
+
+
+@pytest.mark.parametrize("fold", range(4))
+def test_no_judgement_of_a_question_has_an_influence_on_its_ranking(cacm, fitted, fold):
+    index, topics, judged = cacm
+    mine = fitted.fold_parameters[fold]["questions"]
+    drawn = random.Random(fold)
+    documents = [index.docnos[n] for n in range(len(index))]
+    other = {**judged, **{qid: dict.fromkeys(drawn.sample(documents, 9), 1) for qid in mine}}
+    again = CrossFittedBM25(grid=AXES, folds=4, depth=200).bind(collection_of(cacm, other))
+    assert [f["questions"] for f in again.fold_parameters] == [
+        f["questions"] for f in fitted.fold_parameters
+    ]
+    asked = topics[topics["qid"].isin(mine)]
+    assert by_question(again(asked)) == by_question(fitted(asked))
+    rest = topics[~topics["qid"].isin(mine)]
+    assert by_question(again(rest)) != by_question(fitted(rest))
+
+
+def test_ranks_of_a_tuning_are_kept_by_what_they_depend_on(cacm, fitted, tmp_path, monkeypatch):
+    *_, judged = cacm
+    collection = collection_of(cacm, caches=tmp_path)
+    stage = CrossFittedBM25(grid=AXES, folds=4, depth=200)
+    assert stage.bind(collection).chosen_parameters == fitted.chosen_parameters
+    monkeypatch.setattr(crossfit, "GridBM25", None)
+    assert stage.bind(collection).chosen_parameters == fitted.chosen_parameters
+    assert len(CrossFittedBM25(grid=AXES, folds=2, depth=200).bind(collection).fold_parameters) == 2
+    fewer = {qid: dict(list(grades.items())[:1]) for qid, grades in judged.items()}
+    for other, where in [
+        (CrossFittedBM25(grid={**AXES, "b": [0.5]}, depth=200), collection),
+        (CrossFittedBM25(grid=AXES), collection),
+        (stage, collection_of(cacm, fewer, caches=tmp_path)),
+    ]:
+        with pytest.raises(TypeError):  # ranks anew
+            other.bind(where)
+
+
+def test_questions_without_judgements_get_the_parameters_of_all_and_a_line_counts_them(
+    cacm, fitted, capsys
+):
+    index, topics, judged = cacm
+    few = {qid: grades for qid, grades in judged.items() if int(qid) > 20}
+    bound = CrossFittedBM25(grid=AXES, folds=100).bind(collection_of(cacm, few))
+    outside = [qid for qid in topics["qid"] if qid not in few]
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{len(outside)} of 52 questions are in no fold" in told
+    chosen = bound.chosen_parameters
+    assert chosen["in_no_fold"] == {"k1": bound.k1, "b": bound.b, "questions": outside}
+    assert [len(fold["questions"]) for fold in chosen["folds"]] == [1] * len(few)
+    assert chosen["fingerprint"] not in ("", fitted.fingerprint) and not index.bm25().fingerprint
+    asked = topics[topics["qid"].isin(outside)]
+    assert by_question(bound(asked)) == by_question(index.bm25(bound.k1, bound.b)(asked))
+
+
+def test_what_cannot_be_cross_fitted_is_refused(cacm):
+    one = collection_of(cacm, {"1": cacm[2]["1"]})
+    own = collection_of(cacm, exclude_own=True)
+    steep = {**OF_FIRST, "b": 2}
+    other = BM25(fold_parameters=[{**OF_FIRST, "questions": ["x"]}], source="runs/t")
+    for message, act in {
+        "1 of 52 questions have judgements": lambda: CrossFittedBM25().bind(one),
+        "own document": lambda: CrossFittedBM25().bind(own),
+        "folds=1": lambda: CrossFittedBM25(folds=1),
+        "valid: k1, b": lambda: CrossFittedBM25(grid={"k1": [1]}),
+        "the grid's b": lambda: CrossFittedBM25(grid={"k1": [1], "b": [2]}),
+        "is no measure": lambda: CrossFittedBM25(objective="nDGC@10"),
+        "bm25_from_tuning": lambda: CrossFittedBM25().validate(PisaEngine()),
+        "question '1' is in two folds": lambda: BM25(fold_parameters=[OF_FIRST] * 2),
+        "b=2": lambda: BM25(fold_parameters=[steep]),
+        "none of the 52 questions .* runs/t": lambda: other.bind(collection_of(cacm)),
+        "by fold": other.rm3,
+    }.items():
+        refused(message, act)
 
 
 def byte4(length):
