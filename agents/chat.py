@@ -23,7 +23,7 @@ from soundingline.agents.base import (
     needed_arguments,
     within,
 )
-from soundingline.agents.prompt import QUERIES, load_prompt
+from soundingline.agents.prompt import MATCHED, QUERIES, about_queries, load_prompt
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -75,7 +75,9 @@ class ChatAgent(Agent):
         model: the language model. None: that of `bind`.
         prompt: `pi_serini`, `browsecomp_plus`, another prompt of the package, or a path.
         queries: what a prompt with the place `{queries}`, such as `neutral`, says about queries:
-            `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning.
+            `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning;
+            `matched` says `words` over a lexical retriever, `meaning` over a learned one, and
+            nothing over a fusion of both or an unknown one.
         budget: limits of a question. None: no limits.
         settings: how the model samples. The tool choice is `none` if an answer is demanded.
         answer_extra: added to the body of requests that demand an answer, in addition to the
@@ -130,9 +132,10 @@ class ChatAgent(Agent):
                 f"agent.first_call is {self.first_call!r}", valid="search, or null for no demand"
             )
         self.texts = load_prompt(self.prompt)
-        if self.queries not in QUERIES:
-            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(QUERIES))
-        if QUERIES[self.queries] and not self.texts.composes_queries:
+        known = (*QUERIES, MATCHED)
+        if self.queries not in known:
+            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(known))
+        if self.queries != "neutral" and not self.texts.composes_queries:
             raise InputError(
                 f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
                 valid="neutral, or a prompt with the line {queries}, such as agent.prompt=neutral",
@@ -207,9 +210,12 @@ class ChatAgent(Agent):
         )
 
     def tool_fingerprints(self, tool: SearchTool) -> dict[str, str]:
-        """See `Agent`: of what the tools say in a prompt that is composed from them."""
-        composed = self.texts.composes_tools
-        return {"prompt.tools": fingerprint(tool.instructions())} if composed else {}
+        """See `Agent`: of what a composed prompt says about the tools and about queries."""
+        said = {
+            "prompt.tools": tool.instructions() if self.texts.composes_tools else "",
+            "prompt.queries": about_queries(self.queries, tool.matching),
+        }
+        return {name: fingerprint(words) for name, words in said.items() if words}
 
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """See `Agent`: opens with the prompt."""
@@ -217,7 +223,7 @@ class ChatAgent(Agent):
             topic.text,
             specs=tool.specs(),
             tools=tool.instructions() if self.texts.composes_tools else "",
-            queries=QUERIES[self.queries],
+            queries=about_queries(self.queries, tool.matching),
         )
         return Episode(topic, tool, opening=opening, clock=self.clock)
 

@@ -38,6 +38,7 @@ from soundingline.experiments.rollouts import (
 from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
@@ -73,7 +74,9 @@ class AgentRun:
 
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
-        return self.interface.open(self.backend.for_question(qid), self.built.prepared.store)
+        backend, store = self.backend.for_question(qid), self.built.prepared.store
+        matching = matching_of(self.built.parts.get("retriever"))
+        return self.interface.open(backend, store, matching=matching)
 
 
 def run(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:

@@ -242,6 +242,8 @@ class ImpactRetriever(Retriever):
 
     encoder: Any = None
 
+    matching: ClassVar[str] = "learned"
+
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """`ValueError` for an index whose files do not fit together."""

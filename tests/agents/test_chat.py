@@ -455,8 +455,9 @@ def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
-def opened(interface, **settings):
-    return interface(**settings).open(WordBackend(TEXTS), store_of(CORPUS))
+def opened(interface, matching="unknown", **settings):
+    tool = interface(**settings)
+    return tool.open(WordBackend(TEXTS), store_of(CORPUS), matching=matching)
 
 
 def rules_of(session, **arguments):
@@ -481,8 +482,18 @@ def test_a_composed_prompt_has_the_sentences_of_the_tools_and_of_no_retriever():
     agent, paper = ChatAgent(prompt="neutral"), ChatAgent(prompt="pi_serini")
     prints = {agent.tool_fingerprints(each)["prompt.tools"] for each in (browsing, top_k)}
     assert len(prints) == 2 and paper.tool_fingerprints(browsing) == {}
-    with pytest.raises(InputError, match=r"queries=words, and the prompt pi_serini has no place"):
-        ChatAgent(prompt="pi_serini", queries="words")
+    # Of `matched`, what is said counts, and not how it came to be.
+    matched = [
+        ChatAgent(prompt="neutral", queries="matched").tool_fingerprints(opened(TopK, matching=kind))
+        for kind in ("lexical", "learned", "mixed")
+    ]
+    words = ChatAgent(prompt="neutral", queries="words").tool_fingerprints(top_k)
+    assert matched[0]["prompt.queries"] == words["prompt.queries"]
+    assert matched[1]["prompt.queries"] != words["prompt.queries"]
+    assert matched[2].keys() == {"prompt.tools"}
+    for queries in ("words", "matched"):
+        with pytest.raises(InputError, match=f"queries={queries}, and the prompt pi_serini has no"):
+            ChatAgent(prompt="pi_serini", queries=queries)
 
 
 def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_has(tmp_path):
@@ -509,7 +520,7 @@ def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_ha
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"queries": "letters"}, "neutral, words, meaning"),
+        ({"queries": "letters"}, "neutral, words, meaning, matched"),
         ({"prompt": "pi_seryni"}, "pi_serini"),
         ({"prompt": "/nowhere/mine.txt"}, "browsecomp_plus"),
         ({"first_call": "browse"}, r"first_call.*'browse'"),

@@ -18,8 +18,9 @@ from support.llm_server import Fail, Request, Say, running_peer
 from support.needs import needs
 from support.runs import starts
 
+from soundingline.agents.prompt import QUERIES
 from soundingline.experiments.planning import measured_runs
-from soundingline.toolkit.files import JsonLinesLog, read_json_lines
+from soundingline.toolkit.files import JsonLinesLog, fingerprint, read_json_lines
 from soundingline.toolkit.runs import RunFolder, read_trajectory
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
@@ -75,6 +76,23 @@ def test_an_agent_without_the_tools_that_it_needs_is_refused_before_the_first_qu
     assert line.startswith("soundingline: ") and not Path("runs/m").exists()
     assert entry("run", *TINY, *MODEL, "name=m", "agent=neutral", "tool=top_k") == 0
     assert "prompt.tools" in contents("runs/m/manifest.json")["fingerprints"]
+
+
+def test_a_sweep_varies_what_the_prompt_says_about_queries(entry):
+    sweep = ("name=s", "agent=neutral", "agent.queries=neutral,matched", "retriever=ql,oracle")
+    assert entry("run", "-m", *TINY, *MODEL, "preflight=0", *sweep) == 0
+    said = {}
+    for path in Path("runs/s").glob("*/manifest.json"):
+        manifest = contents(path)
+        factors = manifest["factors"]
+        trajectory = next(iter(RunFolder(path.parent).trajectories()))
+        rules = trajectory.messages[0]["content"]
+        told = re.findall(r"Queries are matched .*", rules)
+        said[factors["agent.queries"], factors["retriever"]] = told
+        hashes = [fingerprint(text) for text in told]
+        assert [manifest["fingerprints"].get("prompt.queries")] == (hashes or [None])
+    empty = {("neutral", "ql"): [], ("neutral", "oracle"): [], ("matched", "oracle"): []}
+    assert said == {**empty, ("matched", "ql"): [QUERIES["words"]]}
 
 
 def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
