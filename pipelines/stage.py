@@ -240,8 +240,9 @@ class Stage(ByArguments, pt.Transformer):
 
     @property
     def matching(self) -> str:
-        """How a retriever matches queries: `lexical` (by words), `learned` (by what a model makes of
-        a text), `mixed` or `unknown`. By default that of the transformers among its arguments."""
+        """How a retriever matches queries: `lexical` (by words), `learned` (by a model's
+        representations), `mixed` or `unknown`. By default as the transformers among its arguments
+        do."""
         kinds = set(map(matching_of, self.parts().values())) or {"unknown"}
         return kinds.pop() if len(kinds) == 1 else "mixed"
 

@@ -484,7 +484,9 @@ def test_a_composed_prompt_has_the_sentences_of_the_tools_and_of_no_retriever():
     assert len(prints) == 2 and paper.tool_fingerprints(browsing) == {}
     # Of `matched`, what is said counts, and not how it came to be.
     matched = [
-        ChatAgent(prompt="neutral", queries="matched").tool_fingerprints(opened(TopK, matching=kind))
+        ChatAgent(prompt="neutral", queries="matched").tool_fingerprints(
+            opened(TopK, matching=kind)
+        )
         for kind in ("lexical", "learned", "mixed")
     ]
     words = ChatAgent(prompt="neutral", queries="words").tool_fingerprints(top_k)

@@ -265,7 +265,12 @@ def opened_tool(form, matching="unknown"):
 
 
 # What a retriever's kind lets a prompt with `queries=matched` say.
-SAID_OF = {"lexical": "matched by words", "learned": "matched by meaning", "mixed": "", "unknown": ""}
+SAID_OF = {
+    "lexical": "matched by words",
+    "learned": "matched by meaning",
+    "mixed": "",
+    "unknown": "",
+}
 # Agents whose option says what its prompt tells of queries.
 COMPOSED = {"neutral", "chat_list"}
 AGENTS = [name for group, name in OPTIONS if group == "agent"]

@@ -393,6 +393,11 @@ class ExposureLog:
         surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
         return (surfaced | previewed | opened).keys()
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of all tool output so far."""
+        return self._tokens
+
     def restore(self, calls: Sequence[ToolCall], rows: Sequence[Exposure]) -> None:
         """Continue a log that recorded these calls and rows."""
         for call in calls:
