@@ -526,7 +526,7 @@ class OutOfTime(Exception):
 
 
 async def within(work: Awaitable[T], seconds: float | None) -> T:
-    """The result of `work`, or `OutOfTime`; a coroutine is not begun where no second is left. Unlike
+    """The result of `work`, or `OutOfTime`; a coroutine is not begun if no time is left. Unlike
     `asyncio.wait_for`, it does not mistake a time-out that `work` itself raises for its own. A
     thread cannot be stopped and runs on."""
     task = asyncio.ensure_future(work)
