@@ -363,6 +363,19 @@ def test_a_reply_that_no_server_counts_takes_virtual_seconds_by_its_bytes():
     assert 100 < virtually(model, tool(), budget).virtual_seconds < 300
 
 
+def test_by_a_virtual_clock_a_slow_server_and_a_slow_search_are_awaited():
+    async def slow():
+        await asyncio.sleep(0.05)
+        return calling()
+
+    backend = Backend(lambda request: time.sleep(0.05))
+    budget = {**VIRTUAL, "seconds": 0.01, "speed": {"input": 1e9, "output": 1e9}}
+    trajectory = virtually(ScriptedModel(slow, saying()), tool(backend), budget)
+    assert ended(trajectory) == ("completed", "") and trajectory.seconds > 0.1
+    wall = virtually(ScriptedModel(slow), tool(backend), {**budget, "clock": "wall"})
+    assert ended(wall) == ("timed_out", "seconds")
+
+
 def test_a_limit_of_the_wall_clock_is_refused_under_a_virtual_one():
     agent = ChatAgent(prompt="neutral").bind(RunResources(Budget(**VIRTUAL)))
     with pytest.raises(InputError, match=r"tool.seconds=30 is a limit of the wall clock"):
