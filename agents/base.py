@@ -12,10 +12,11 @@ import json
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
+from math import inf
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -28,7 +29,7 @@ from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs.run_folder import RoundsFile
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
-from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Answer, Trajectory
+from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, STAGES, Answer, Trajectory
 
 # A simulation that reads in place of a language model, for collections whose facts are known.
 
@@ -102,6 +103,8 @@ def _states(text: str, wording: str) -> bool:
 
 T = TypeVar("T")
 Clock = Callable[[], float]
+CLOCKS = ("wall", "virtual")
+SPEEDS = ("input", "output")
 End = tuple[str, str]  # the status and the reason with which a question ends
 
 
@@ -110,11 +113,13 @@ class Budget:
     """Limits of one question and of the run. None means no limit.
 
     Args:
-        seconds: wall-clock time. At `steer_at` of it the model is informed once that time is
+        seconds: time of a question. At `steer_at` of it the model is informed once that time is
             nearly over, and every later tool call is refused; at the end the question is stopped.
         steer_at: a share of `seconds`, above 0 and at most 1 (1: the model is never informed).
         turns: replies in which the model may call tools.
         tool_calls: tool calls, refused ones included.
+        exposed_tokens: tokens of tool results, as the measure `tokens_exposed` counts them. The
+            result that reaches the limit is shown in full, and later calls are refused.
         output_tokens: tokens of all replies, reasoning included. Checked between replies.
         context_window: tokens that the transcript may take, by the server's counts and our
             estimate of what came since. The larger of `answer_tokens` and the longest reply that a
@@ -122,6 +127,13 @@ class Budget:
         answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
             replies are shortened to what is left until none fits.
         dollars, run_dollars: cost of a question and of the run. Need a known price.
+        clock: what `seconds` are: `wall`, or `virtual`, the sum of declared seconds, which depends
+            neither on the machine nor on caches, servers and other questions. Nothing is stopped
+            while it is under way: a reply that ends too late is lost when it has arrived.
+        speed: tokens of the model in a second, `input` and `output`, which the virtual clock
+            needs. Input that the request before had too is not charged again, because servers
+            cache prefixes.
+        stage_seconds: virtual seconds that each stage adds to a search, by `STAGES`. 0 by default.
 
     When a limit other than `seconds` is reached, the model is asked once more, without tools, for
     its final answer. Each limit has an exit status of its own.
@@ -143,10 +155,14 @@ class Budget:
     answer_tokens: int = 4000
     dollars: float | None = None
     run_dollars: float | None = None
+    exposed_tokens: int | None = None
+    clock: str = "wall"
+    speed: Mapping[str, float | None] = field(default_factory=dict)
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         no_limit = "set null for no limit"
-        for name in ("turns", "tool_calls", "output_tokens", "context_window"):
+        for name in ("turns", "tool_calls", "exposed_tokens", "output_tokens", "context_window"):
             if (value := getattr(self, name)) is not None:
                 check_int(f"budget.{name}", value, do=no_limit)
         for name in ("seconds", "dollars", "run_dollars"):
@@ -154,14 +170,50 @@ class Budget:
                 check_number(f"budget.{name}", value, gt=0, do=no_limit)
         check_int("budget.answer_tokens", self.answer_tokens, ge=0)
         check_number("budget.steer_at", self.steer_at, gt=0, le=1, do="set 1 to never steer")
+        if self.clock not in CLOCKS:
+            raise InputError(f"budget.clock is {self.clock!r}", valid=", ".join(CLOCKS))
+        for table, names in (("speed", SPEEDS), ("stage_seconds", STAGES)):
+            if unknown := set(getattr(self, table)) - set(names):
+                raise InputError(
+                    f"budget.{table} names {', '.join(sorted(unknown))}", valid=", ".join(names)
+                )
+        for stage, seconds in self.stage_seconds.items():
+            check_number(f"budget.stage_seconds.{stage}", seconds)
+        for name in SPEEDS if self.is_virtual else ():
+            do = "declare the tokens of the model in a second, or set budget.clock=wall"
+            check_number(f"budget.speed.{name}", self.speed.get(name), gt=0, do=do)
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether seconds are declared and not measured."""
+        return self.clock == "virtual"
+
+    def reply_seconds(self, input: int, output: int) -> float:
+        """The virtual seconds of a reply of so many `output` tokens to `input` new ones."""
+        tokens = {"input": input, "output": output}
+        return sum(tokens[name] / (self.speed[name] or inf) for name in SPEEDS)
+
+    def search_seconds(self, stages: Iterable[str]) -> float:
+        """The virtual seconds of a search by these stages."""
+        return sum(self.stage_seconds.get(stage, 0.0) for stage in stages)
 
     def is_late(self, seconds: float) -> bool:
         """Whether `steer_at` of the time is over after so many seconds."""
         return self.seconds is not None and seconds >= self.steer_at * self.seconds
 
+    def is_over(self, seconds: float) -> bool:
+        """Whether all of the time is over after so many seconds."""
+        return self.seconds is not None and seconds >= self.seconds
+
     def seconds_left(self, seconds: float) -> float | None:
         """The seconds that are left after so many. None without a limit."""
         return None if self.seconds is None else self.seconds - seconds
+
+    def patience(self, seconds: float) -> float | None:
+        """The seconds of the wall clock for which a result is awaited after `seconds` of the
+        question. None: until it is there, also under the virtual clock while time is left."""
+        left = self.seconds_left(seconds)
+        return None if left is None or (self.is_virtual and left > 0) else left
 
 
 @dataclass(frozen=True)
@@ -175,6 +227,7 @@ class RunResources:
         document_frequency: word -> number of documents of the collection that contain it, and
         documents: the number of documents. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
+        stages: the groups of the pipeline's stages, which `Budget.stage_seconds` charges.
         simulated_reader: None if the benchmark does not know the facts that its questions need.
         rounds: question id -> the file of its finished rounds. None: rounds are not saved.
     """
@@ -187,6 +240,7 @@ class RunResources:
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
     resolver: Callable[[], Resolver] | None = None
+    stages: Collection[str] = ()
     simulated_reader: SimulatedReader | None = None
     rounds: Callable[[str], RoundsFile] | None = None
 
@@ -210,6 +264,8 @@ class Agent:
 
     name: str
     clock: Clock = time.monotonic
+    resources: RunResources = RunResources(Budget())
+    """What `bind` was given, in agents whose questions have a budget of seconds."""
     requires_llm: ClassVar[bool] = False
     """Whether the agent cannot work without a language model."""
     accepts_llm: ClassVar[bool] = False
@@ -252,7 +308,7 @@ class Agent:
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """The question before its first message. Override it to open with other messages than the
         question itself, or to offer a model other tools."""
-        return Episode(topic, tool, clock=self.clock)
+        return Episode(topic, tool, clock=self.clock, resources=self.resources)
 
     async def work(self, episode: Episode) -> None:
         """Answer the question: call the tools of `episode`, and end with `episode.finish`. What is
@@ -268,6 +324,7 @@ class Episode:
         topic, tool: the question, and the session of a tool that was opened for it.
         opening: the messages at the start; None: the question as a message of the user.
         clock: returns seconds from any fixed time.
+        resources: what decides how `seconds` are counted (`Budget.clock`).
 
     Example:
         >>> episode = Episode(topic, tool)
@@ -285,6 +342,7 @@ class Episode:
         *,
         opening: Sequence[Mapping[str, Any]] | None = None,
         clock: Clock = time.monotonic,
+        resources: RunResources | None = None,
     ) -> None:
         self.topic = topic
         self.tool = tool
@@ -298,14 +356,30 @@ class Episode:
         self.warnings: list[str] = []
         self.rounds: list[Mapping[str, Any]] = []
         self.earlier_seconds = 0.0
+        self.reply_seconds = 0.0
+        self.budget = resources.budget if resources else Budget()
+        self._search_seconds = self.budget.search_seconds(resources.stages if resources else ())
         self._clock = clock
         self._began = clock()
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
     @property
-    def seconds(self) -> float:
+    def wall_seconds(self) -> float:
         """Seconds since the question began, those of the start that it continues included."""
         return self.earlier_seconds + self._clock() - self._began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the question by the clock of its budget, which decide when it ends."""
+        if not self.budget.is_virtual:
+            return self.wall_seconds
+        searches = sum(call.searched for call in self.tool.calls)
+        return self.reply_seconds + self._search_seconds * searches
+
+    def charge(self, input: int, output: int) -> None:
+        """Charge the virtual seconds of a reply of `output` tokens to `input` new ones."""
+        if self.budget.is_virtual:
+            self.reply_seconds += self.budget.reply_seconds(input, output)
 
     def search(self, query: str, reason: str) -> ToolResult | None:
         """Search with whatever tool of the interface takes a query. None if the tool refuses.
@@ -405,7 +479,8 @@ class Episode:
             exposures=tuple(self.tool.exposures.rows),
             usage=dict(self.usage),
             started=self._started,
-            seconds=self.seconds,
+            seconds=self.wall_seconds,
+            virtual_seconds=self.seconds if self.budget.is_virtual else None,
             traceback=failure,
             reason=self.reason,
             warnings=tuple(self.warnings),
@@ -430,6 +505,16 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
     return search
 
 
+def check_clock(budget: Budget, limit: str) -> None:
+    """`InputError` if `limit` (`name=value`), which ends something by the wall clock, is used with
+    a virtual one."""
+    if limit and budget.is_virtual:
+        raise InputError(
+            f"{limit} is a limit of the wall clock, and budget.clock is virtual",
+            do=f"set {limit.partition('=')[0]}=null, or budget.clock=wall",
+        )
+
+
 def needed_arguments(spec: Mapping[str, Any]) -> list[str]:
     """The arguments that a call of a tool must give."""
     properties = spec["parameters"]["properties"]
@@ -441,11 +526,13 @@ class OutOfTime(Exception):
 
 
 async def within(work: Awaitable[T], seconds: float | None) -> T:
-    """The result of `work`, or `OutOfTime`. Unlike `asyncio.wait_for`, it does not mistake a
-    time-out that `work` itself raises for its own. A thread cannot be stopped and runs on."""
+    """The result of `work`, or `OutOfTime`; a coroutine is not begun if no time is left. Unlike
+    `asyncio.wait_for`, it does not mistake a time-out that `work` itself raises for its own. A
+    thread cannot be stopped and runs on."""
     task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({task}, timeout=None if seconds is None else max(0.0, seconds))
+        if seconds is None or seconds > 0:
+            await asyncio.wait({task}, timeout=seconds)
         if not task.done():
             raise OutOfTime
     except (asyncio.CancelledError, OutOfTime):

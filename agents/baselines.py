@@ -93,9 +93,8 @@ class ClosedBookAgent(ChatAgent):
         tool.block(self.texts.sections["blocked"])
         resolver = self.resources.resolver if self.texts.asks_for_list else None
         opening = self.texts.opening(topic.text)
-        return EpisodeWithoutTools(
-            topic, tool, resolver=resolver, opening=opening, clock=self.clock
-        )
+        arguments = {"opening": opening, "clock": self.clock, "resources": self.resources}
+        return EpisodeWithoutTools(topic, tool, resolver=resolver, **arguments)
 
 
 class EpisodeWithoutTools(Episode):

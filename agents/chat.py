@@ -20,10 +20,11 @@ from soundingline.agents.base import (
     Episode,
     OutOfTime,
     RunResources,
+    check_clock,
     needed_arguments,
     within,
 )
-from soundingline.agents.prompt import QUERIES, load_prompt
+from soundingline.agents.prompt import MATCHED, QUERIES, about_queries, load_prompt
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -48,10 +49,11 @@ _MOST_REFUSED_TURNS = 3
 _MOST_FORCED = 3  # requests of a question that force a search, which some servers ignore
 _BYTES_PER_TOKEN = 3  # of a reply that the server does not count
 # Budgets that leave room for one reply more than the answer.
-_ROOM_LEFT = ("turns", "tool_calls")
+_ROOM_LEFT = ("turns", "tool_calls", "exposed_tokens")
 _STATUS = {
     "turns": "out_of_turns",
     "tool_calls": "out_of_turns",
+    "exposed_tokens": "out_of_turns",
     "output_tokens": "out_of_turns",
     "context_window": "out_of_context",
     ContextOverflow.code: "out_of_context",
@@ -75,7 +77,9 @@ class ChatAgent(Agent):
         model: the language model. None: that of `bind`.
         prompt: `pi_serini`, `browsecomp_plus`, another prompt of the package, or a path.
         queries: what a prompt with the place `{queries}`, such as `neutral`, says about queries:
-            `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning.
+            `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning;
+            `matched` says `words` over a lexical retriever, `meaning` over a learned one, and
+            nothing over a fusion of both or an unknown one.
         budget: limits of a question. None: no limits.
         settings: how the model samples. The tool choice is `none` if an answer is demanded.
         answer_extra: added to the body of requests that demand an answer, in addition to the
@@ -92,10 +96,10 @@ class ChatAgent(Agent):
     - `completed`: the model answered. `steered`: it answered after it was informed that time is
       short; with the reason `no_answer` if it went on calling tools instead.
     - `timed_out` (`seconds`): stopped by the clock, without an answer.
-    - `out_of_turns` (`turns`, `tool_calls`, `output_tokens`), `out_of_context` (`context_window`,
-      our estimate; `context_overflow`, the server's word), `out_of_money` (`dollars`;
-      `run_out_of_money`): a budget was used up. An answer was demanded if that was possible, if
-      necessary without the newest exchange, which a warning says.
+    - `out_of_turns` (`turns`, `tool_calls`, `exposed_tokens`, `output_tokens`), `out_of_context`
+      (`context_window`, our estimate; `context_overflow`, the server's word), `out_of_money`
+      (`dollars`; `run_out_of_money`): a budget was used up. An answer was demanded if that was
+      possible, if necessary without the newest exchange, which a warning says.
     - `failed`: `refused`, `truncated` or `empty_answer` twice, another code of
       `soundingline.toolkit.llm.errors`, or `defect`. Asked again when the run is resumed.
 
@@ -130,9 +134,10 @@ class ChatAgent(Agent):
                 f"agent.first_call is {self.first_call!r}", valid="search, or null for no demand"
             )
         self.texts = load_prompt(self.prompt)
-        if self.queries not in QUERIES:
-            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(QUERIES))
-        if QUERIES[self.queries] and not self.texts.composes_queries:
+        known = (*QUERIES, MATCHED)
+        if self.queries not in known:
+            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(known))
+        if self.queries != "neutral" and not self.texts.composes_queries:
             raise InputError(
                 f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
                 valid="neutral, or a prompt with the line {queries}, such as agent.prompt=neutral",
@@ -189,8 +194,10 @@ class ChatAgent(Agent):
         return hashes
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the session must have the tools and arguments that the prompt names."""
+        """See `Agent`: the session must have the tools and arguments that the prompt names, and
+        nothing in it may end by the wall clock under a virtual one."""
         self._check_names(tool.specs())
+        check_clock(self.resources.budget, tool.ends_by_time)
 
     def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
         missing = self.texts.missing_names(specs)
@@ -207,9 +214,12 @@ class ChatAgent(Agent):
         )
 
     def tool_fingerprints(self, tool: SearchTool) -> dict[str, str]:
-        """See `Agent`: of what the tools say in a prompt that is composed from them."""
-        composed = self.texts.composes_tools
-        return {"prompt.tools": fingerprint(tool.instructions())} if composed else {}
+        """See `Agent`: of what a composed prompt says about the tools and about queries."""
+        said = {
+            "prompt.tools": tool.instructions() if self.texts.composes_tools else "",
+            "prompt.queries": about_queries(self.queries, tool.matching),
+        }
+        return {name: fingerprint(words) for name, words in said.items() if words}
 
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """See `Agent`: opens with the prompt."""
@@ -217,9 +227,9 @@ class ChatAgent(Agent):
             topic.text,
             specs=tool.specs(),
             tools=tool.instructions() if self.texts.composes_tools else "",
-            queries=QUERIES[self.queries],
+            queries=about_queries(self.queries, tool.matching),
         )
-        return Episode(topic, tool, opening=opening, clock=self.clock)
+        return Episode(topic, tool, opening=opening, clock=self.clock, resources=self.resources)
 
     async def work(self, episode: Episode) -> None:
         """Answer one question. Any number of questions may run at once; tools run in threads."""
@@ -339,6 +349,7 @@ class Conversation:
         self._closed = not self._tools
         self._turns = 0
         self._output_tokens = 0
+        self._known_tokens = 0  # of the last request with its reply, which a server has cached
         self._window = ContextWindow(
             size=agent.context_window,
             answer=self._budget.answer_tokens,
@@ -354,11 +365,6 @@ class Conversation:
         self._guessed_overflow = False
         self._asked_again = False
         self.reminder = AnswerReminder(episode, agent)
-
-    @property
-    def left(self) -> float | None:
-        """Seconds left. None without a limit."""
-        return self._budget.seconds_left(self.episode.seconds)
 
     def make_room(self, text: str) -> bool:
         """Whether a last reply fits the window behind a message `text`, as far as is known. If the
@@ -401,6 +407,7 @@ class Conversation:
         checks = (
             ("turns", budget.turns and self._turns >= budget.turns),
             ("tool_calls", self._calls_used_up()),
+            ("exposed_tokens", self._exposure_used_up()),
             ("output_tokens", budget.output_tokens and self._output_tokens >= budget.output_tokens),
             ("context_window", self._window.full(self._sent())),
             # The answer has to be paid for as well.
@@ -471,7 +478,7 @@ class Conversation:
         self._add_reply(messages, turn)
         # Another question may have met the end of the window.
         self._window.limit(self._agent.context_window)
-        if self.left is not None and self.left <= 0:
+        if self._budget.is_over(self.episode.seconds):
             raise OutOfTime
         return turn
 
@@ -503,7 +510,7 @@ class Conversation:
         self.refused_turns += self.steered or self._answer_only or not self._tools
         results = []
         for call in turn.tool_calls:
-            if self._calls_used_up() or self._steering_due():
+            if self._calls_used_up() or self._exposure_used_up() or self._steering_due():
                 self.close_tools()
             try:
                 arguments = call.parsed()
@@ -533,7 +540,7 @@ class Conversation:
 
     async def in_time(self, work: Awaitable[T]) -> T:
         """The result of `work`; `OutOfTime` when the seconds of the question are over."""
-        return await within(work, self.left)
+        return await within(work, self._budget.patience(self.episode.seconds))
 
     def _steering_due(self) -> bool:
         return self._budget.steer_at < 1 and self._budget.is_late(self.episode.seconds)
@@ -541,6 +548,10 @@ class Conversation:
     def _calls_used_up(self) -> bool:
         most = self._budget.tool_calls
         return most is not None and len(self.episode.tool.calls) >= most
+
+    def _exposure_used_up(self) -> bool:
+        most = self._budget.exposed_tokens
+        return most is not None and self.episode.tool.exposures.tokens >= most
 
     def _sent(self) -> Sequence[Message]:
         """The messages of the next request."""
@@ -565,6 +576,9 @@ class Conversation:
         if output is None:
             output = message_bytes(message) // _BYTES_PER_TOKEN
         self._output_tokens += output
+        sent = self._window.tokens(messages) if usage.input is None else usage.input
+        self.episode.charge(max(0, sent - self._known_tokens), output)
+        self._known_tokens = sent + output
         self._window.accepted(messages, message, counted=usage.input, output=output)
 
 

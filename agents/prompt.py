@@ -18,7 +18,8 @@ SECTIONS = ("system", "question", "steer", "blocked", "final", "empty", "truncat
 _LABEL = re.compile(r"^(Explanation|Exact Answer|Confidence|Documents):", re.MULTILINE)
 _HEADING = re.compile(r"^=== (\w+) ===$", re.MULTILINE)
 _QUESTION, _TOOLS, _QUERIES = "{question}", "{tools}", "{queries}"
-# What `{queries}` says by the matching that `ChatAgent.queries` names.
+MATCHED = "matched"
+# What `{queries}` says, by `ChatAgent.queries`.
 QUERIES = {
     "neutral": "",
     "words": (
@@ -29,6 +30,8 @@ QUERIES = {
         "by single terms."
     ),
 }
+# What it says where that is `MATCHED`, by how the retriever matches queries; else nothing.
+_MATCHED = {"lexical": QUERIES["words"], "learned": QUERIES["meaning"]}
 _CALL = re.compile(r"(\w+)(?:\(([\w, ]*)\))?")
 _NAME = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _THREE_LINES = (
@@ -175,6 +178,12 @@ class AgentPrompt:
         """`question_with_reader` where the prompt has it and a tool is `get_document`."""
         reader = any(spec["name"] == "get_document" for spec in specs)
         return _WITH_READER if reader and _WITH_READER in self.sections else "question"
+
+
+def about_queries(queries: str, matching: str) -> str:
+    """What `{queries}` says for this `ChatAgent.queries`, over a retriever that matches queries in
+    this way (`SearchTool.matching`)."""
+    return _MATCHED.get(matching, "") if queries == MATCHED else QUERIES[queries]
 
 
 def read_prompt(name: str, folder: Path) -> tuple[Path, dict[str, str]]:

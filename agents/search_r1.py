@@ -75,7 +75,9 @@ class SearchR1Agent(ChatAgent):
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
         opening = self.texts.opening(question)
-        return EpisodeWithoutTools(topic, tool, opening=opening, clock=self.clock)
+        return EpisodeWithoutTools(
+            topic, tool, opening=opening, clock=self.clock, resources=self.resources
+        )
 
     def _wrap(self, model: ChatModel) -> ChatModel:
         return _OneReply(model) if self.continue_reply else model

@@ -25,7 +25,6 @@ from soundingline.experiments.config import (
 )
 from soundingline.experiments.pipeline import (
     LIBRARIANS,
-    STAGES,
     BoundPipeline,
     active,
     asking_groups,
@@ -39,6 +38,7 @@ from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.runs.run_folder import SINGLE_RUN, SWEEP_CELLS, check_kind
+from soundingline.toolkit.trajectory import STAGES
 
 # Groups whose settings decide what a ranking is, and what a trajectory is. The model counts in a
 # ranking if a stage asks it.

@@ -39,11 +39,11 @@ from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.search import Literature, Operators
 from soundingline.toolkit.search.scoring import RequirementScorer, ScorerResources
 from soundingline.toolkit.search.session import SearchTool
+from soundingline.toolkit.trajectory import STAGES
 
 if TYPE_CHECKING:
     from soundingline.pipelines.learned.dense import Dense
 
-STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of the pipeline
 LIBRARIANS = ("scorer", "list_reranker")  # what librarians work with in addition to it
 Transformers = Mapping[str, pt.Transformer]
 

@@ -407,7 +407,9 @@ class Plan:
         usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
         cost = Price.of_record(llm["price"]).cost(usage)
         paper = row.get(RUN_DOLLARS)
-        seconds = min((calls + 1) * SECONDS, self.config["budget"].get("seconds") or float("inf"))
+        budget = self.config["budget"]
+        limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
+        seconds = min((calls + 1) * SECONDS, limit or float("inf"))
         return Estimate(
             questions,
             calls,

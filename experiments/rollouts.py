@@ -195,16 +195,15 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
     return agents
 
 
-def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Mapping[str, str]:
-    """The agent's fingerprints; `InputError` where it cannot work with the model (which need not
-    run yet), or lacks one."""
+def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Agent:
+    """The agent, bound to its budget; `InputError` where it cannot work with the model (which need
+    not run yet), or lacks one."""
     if agent.requires_llm and llm is None:
         raise InputError(
             "the agent asks a language model, and none is chosen",
             do="choose a language model: llm=..., or another agent",
         )
-    agent.bind(resources(llm, budget))
-    return agent.fingerprints
+    return agent.bind(resources(llm, budget))
 
 
 def simulated_reader(agent: Agent, benchmark: Benchmark) -> SimulatedReader | None:
@@ -296,7 +295,7 @@ class RolloutRunner:
             qid = repeat_id(topic.qid, repeat)
             agent = self._agents[repeat - 1]
             asked, tool = topic._replace(qid=qid), self._session(qid)
-            episode = Episode(asked, tool)
+            episode = Episode(asked, tool, resources=agent.resources)
             try:
                 trajectory = await agent.run(asked, tool)
                 if not isinstance(trajectory, Trajectory):

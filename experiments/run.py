@@ -38,6 +38,7 @@ from soundingline.experiments.rollouts import (
 from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
@@ -73,7 +74,9 @@ class AgentRun:
 
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
-        return self.interface.open(self.backend.for_question(qid), self.built.prepared.store)
+        backend, store = self.backend.for_question(qid), self.built.prepared.store
+        matching = matching_of(self.built.parts.get("retriever"))
+        return self.interface.open(backend, store, matching=matching)
 
 
 def run(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
@@ -96,7 +99,8 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     budget = make(config.budget)
     if llm is not None and budget.context_window is None:
         budget = replace(budget, context_window=llm.context_window)
-    agent_prints = check_agent(agent, llm, budget)
+    agent = check_agent(agent, llm, budget)
+    agent_prints = agent.fingerprints
     searched = agent.calls_tools and interface.uses_pipeline
     built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
@@ -195,7 +199,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
         folder.note_servers({"llm": version_of_server(served.get("model"))})
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
-        shared["simulated_reader"] = this.simulated_reader
+        shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
 
         def rounds(repeat: int, name: str) -> RoundsFile:
             return folder.repeat(repeat).rounds(question_of(name, repeat))

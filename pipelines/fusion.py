@@ -187,6 +187,8 @@ class OracleRetriever(Stage):
     tier: str = "evidence"
     depth: int = 1000
 
+    matching = "unknown"  # judged documents come first, whatever the query is
+
     def __post_init__(self) -> None:
         check_int("depth", self.depth)
 

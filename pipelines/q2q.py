@@ -160,14 +160,15 @@ class Q2Q(Rewriter):
         question = reading.question or query.text
         events = {
             "retried": reply.retried,
-            "cached": reply.cached,
             "without_reasoning": self.reasoning and not reasoning,
             "cleaned": reading.cleaned,
             "fell_back": reply.error or reading.trouble,
             "lost_numbers": sorted(lost_numbers(query.text, question)),
             "reply": reply.text[:_QUOTED] if reading.cleaned or reading.trouble else "",
         }
-        counted = {**events, "errors": reply.error, reading.trouble: True}
+        # Only counted, because it depends on other searches: a trajectory must not change with the
+        # state of the cache.
+        counted = {**events, "cached": reply.cached, "errors": reply.error, reading.trouble: True}
         self._counts.add(queries=1, **{name: bool(counted.get(name)) for name in _COUNTED})
         return RewrittenQuery(question, {name: value for name, value in events.items() if value})
 

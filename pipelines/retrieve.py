@@ -85,6 +85,9 @@ class Retriever(Stage):
     searches_enriched: ClassVar[bool] = True
     """Whether the retriever ranks an index of documents with phrases."""
 
+    matching: ClassVar[str] = "unknown"
+    """See `Stage.matching`."""
+
     def __post_init__(self) -> None:
         check_int("depth", self.depth)
         if self.index is not None:
@@ -215,6 +218,8 @@ class Retriever(Stage):
 
 class _WithFeedback(Retriever):
     """Retrievers that may follow feedback from their own ranking."""
+
+    matching: ClassVar[str] = "lexical"
 
     @check_call
     def rm3(self, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5) -> RM3:
@@ -412,6 +417,7 @@ class RM3(Retriever):
     original_weight: float = 0.5
 
     ranks_by: ClassVar[str] = "rm3"
+    matching: ClassVar[str] = "lexical"
 
     def __post_init__(self) -> None:
         self._without_feedback(self.depth, None)  # checks the parameters

@@ -249,10 +249,23 @@ class Stage(ByArguments, pt.Transformer):
         parts = self.parts().values()
         return any(getattr(part, "searches_enriched", True) for part in parts) or not parts
 
+    @property
+    def matching(self) -> str:
+        """How a retriever matches queries: `lexical` (by words), `learned` (by a model's
+        representations), `mixed` or `unknown`. By default as the transformers among its arguments
+        do."""
+        kinds = set(map(matching_of, self.parts().values())) or {"unknown"}
+        return kinds.pop() if len(kinds) == 1 else "mixed"
+
     def parts(self) -> dict[str, pt.Transformer]:
         """The arguments that are transformers."""
         values = self._arguments().items()
         return {name: value for name, value in values if isinstance(value, pt.Transformer)}
+
+
+def matching_of(transformer: pt.Transformer | None) -> str:
+    """How a transformer matches queries (`Stage.matching`); `unknown` if it does not say."""
+    return transformer.matching if isinstance(transformer, Stage) else "unknown"
 
 
 def as_code(value: Any) -> str:

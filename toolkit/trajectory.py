@@ -29,6 +29,7 @@ STATUSES = ("completed", "steered", "timed_out", *FORCED_STATUSES, "failed")
 RUN_OUT_OF_MONEY = "run_out_of_money"
 NO_FORMAT = "no_format"  # the mark of a final message that is not in the required format
 SEARCHES = ("search", "grep")  # the names of our tools that search
+STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of a pipeline
 ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
 
 # The number of lines up to `reason`, and the end of the file, as `dump_trajectory` writes them.
@@ -111,6 +112,8 @@ class Trajectory:
             a language model.
         started: the time of the start in ISO 8601.
         seconds: the duration (wall-clock).
+        virtual_seconds: the seconds by which the question was limited where those were declared
+            (`soundingline.agents.base.Budget`); None: those of the wall clock.
         reason: a stable word for why the question ended so, where the status does not say it
             (`refused`, `tool_calls`, `empty_answer`, ...).
         warnings: lines for a person.
@@ -130,6 +133,7 @@ class Trajectory:
     usage: Mapping[str, float] = field(default_factory=dict)
     started: str = ""
     seconds: float = 0.0
+    virtual_seconds: float | None = None
     traceback: str = ""
     reason: str = ""
     warnings: Sequence[str] = ()
@@ -226,6 +230,7 @@ class _Record(TypedDict):
     answer: _Answer
     started: str
     seconds: float
+    virtual_seconds: NotRequired[float]
     usage: dict[str, Any]  # Impossible numbers are unknown; see `readable_usage`.
     traceback: str
     warnings: NotRequired[_Texts]
@@ -242,6 +247,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
     tiers: dict[str, Any] = {tier: trajectory.tiers.get(tier) for tier in TIERS}
     if tiers["surfaced"] is not None and tuple(tiers["surfaced"]) == surfaced(trajectory.calls):
         del tiers["surfaced"]
+    virtual = trajectory.virtual_seconds
     return {
         "format": FORMAT,
         "qid": trajectory.qid,
@@ -251,6 +257,7 @@ def to_record(trajectory: Trajectory) -> dict[str, Any]:
         "answer": _row(trajectory.answer, optional="documents"),
         "started": trajectory.started,
         "seconds": trajectory.seconds,
+        **({} if virtual is None else {"virtual_seconds": virtual}),
         "usage": dict(trajectory.usage),
         "traceback": trajectory.traceback,
         "warnings": list(trajectory.warnings),

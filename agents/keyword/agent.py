@@ -14,6 +14,7 @@ from soundingline.agents.base import (
     RunResources,
     ShownText,
     SimulatedReader,
+    check_clock,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
@@ -39,7 +40,7 @@ class KeywordAgent(Agent):
         max_reads: reading calls of a question.
         query_terms: words of one query.
         max_calls: tool calls of a question.
-        seconds: time limit of a question. None: no limit.
+        seconds: time limit of a question by the wall clock. None: no limit.
         reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
             known facts have. It reads what the searches and reads have shown, after they are over.
         document_frequency: word -> number of documents that contain it, from the index.
@@ -84,6 +85,9 @@ class KeywordAgent(Agent):
 
     def bind(self, resources: RunResources) -> KeywordAgent:
         """See `Agent`: binds the collection's statistics."""
+        check_clock(
+            resources.budget, "" if self.seconds is None else f"agent.seconds={self.seconds:g}"
+        )
         bound = copy.copy(self)
         bound.rarity = Rarity(resources.document_frequency, resources.documents)
         bound._simulated = resources.simulated_reader if self.reader == "simulated" else None

@@ -76,8 +76,9 @@ class Navigator(Agent):
         bar: see `rounds`.
         enough: see `rounds`. None: as many as the answer lists.
         librarians: tasks at once, of all questions together.
-        librarian_seconds: time limit of a query and of scoring. Documents of a librarian that fails
-            or is late have no scores and are ranked behind the others.
+        librarian_seconds: time limit of a query and of scoring, except under the virtual clock.
+            Documents of a librarian that fails or is late have no scores and are ranked behind the
+            others.
         checklist_scores: whether a document's score counts the requirements that it meets. If not,
             its probability of relevance alone ranks it.
         calibration: a file of `soundingline calibrate` for the scorer's probability. None: the
@@ -88,8 +89,8 @@ class Navigator(Agent):
 
     A budget ends the rounds, also within one. The answer is then based on what was scored, and the
     status says why: `steered` (`steer_at` of the time, or `max_calls`), `timed_out`, `out_of_turns`
-    (`turns`: the navigator's replies; `tool_calls`, `output_tokens`), `out_of_context`,
-    `out_of_money`.
+    (`turns`: the navigator's replies; `tool_calls`, `exposed_tokens`, `output_tokens`),
+    `out_of_context`, `out_of_money`.
 
     Finished rounds are saved (`RunResources.rounds`), and a resumed question continues behind the
     last. Rules are deterministic.
@@ -204,7 +205,7 @@ class QuestionSearch:
             for number in range(first, self._navigator.rounds + 1):
                 if self._stopped_by_rule() or self._used_up() or not await self._round(number):
                     break
-            if self._budget.seconds is not None and self._episode.seconds >= self._budget.seconds:
+            if self._budget.is_over(self._episode.seconds):
                 self._ended = "timed_out", "seconds"
         except OutOfTime:
             self._ended = "timed_out", "seconds"
@@ -222,8 +223,8 @@ class QuestionSearch:
         if "order" not in self._tools or len(best) < 2:
             return
         task = judging_task(self._episode, "order", best)
-        left = self._budget.seconds_left(self._episode.seconds)
-        (outcome,) = await self._navigator.workers.work([task], left)
+        spent = self._episode.seconds
+        (outcome,) = await self._navigator.workers.work([task], self._budget, spent)
         if isinstance(outcome.raised, OutOfMoney):
             self._ended = out_of_money(outcome.raised)
         elif outcome.raised:
@@ -293,10 +294,12 @@ class QuestionSearch:
         spent = self._ledger.by_role(self._qid)
         turns = spent[ROLE].calls if ROLE in spent else 0
         output = sum(totals.output_tokens for totals in spent.values())
-        if budget.seconds is not None and budget.is_late(seconds):
-            self._ended = ("timed_out" if seconds >= budget.seconds else "steered", "seconds")
+        if budget.is_late(seconds):
+            self._ended = ("timed_out" if budget.is_over(seconds) else "steered", "seconds")
         elif budget.turns is not None and turns >= budget.turns:
             self._ended = "out_of_turns", "turns"
+        elif budget.exposed_tokens and self._session.exposures.tokens >= budget.exposed_tokens:
+            self._ended = "out_of_turns", "exposed_tokens"
         elif budget.output_tokens is not None and output >= budget.output_tokens:
             self._ended = "out_of_turns", "output_tokens"
         else:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soundingline.agents.base import Budget, Episode, within
+from soundingline.agents.base import Budget, Episode, OutOfTime, within
+from soundingline.agents.chat import message_bytes
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import read_prompt
 from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS
@@ -280,9 +281,9 @@ class ModelPlanner:
         return None
 
     async def _reply(self, messages: Sequence[Mapping[str, object]]) -> Turn:
-        left = self.budget.seconds_left(self.episode.seconds)
+        patience = self.budget.patience(self.episode.seconds)
         try:
-            turn = await within(self.model.respond(messages, (), self.sampling), left)
+            turn = await within(self.model.respond(messages, (), self.sampling), patience)
         except ContextOverflow as error:
             raise OutOfContext from error
         except (Truncated, Refused) as error:
@@ -291,6 +292,13 @@ class ModelPlanner:
         counts = {"input": turn.usage.input, "output": turn.usage.output}
         message["usage"] = {name: value for name, value in counts.items() if value is not None}
         self.episode.messages.append(message)
+        input, output = turn.usage.input, turn.usage.output
+        self.episode.charge(
+            sum(map(message_bytes, messages)) // _BYTES_PER_TOKEN if input is None else input,
+            message_bytes(message) // _BYTES_PER_TOKEN if output is None else output,
+        )
+        if self.budget.is_over(self.episode.seconds):
+            raise OutOfTime
         return turn
 
     def _request(self, scores: CandidateScores, number: int) -> str:

@@ -71,7 +71,8 @@ class Librarians:
     A thread cannot be stopped: a task that is late runs on, and its result is not used (a scorer's
     cache stores scores that a model returned).
 
-    At most `most` tasks run at once, each for at most `seconds`.
+    At most `most` tasks run at once, each for at most `seconds`. Under a virtual clock, each takes
+    the time that it needs.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -79,21 +80,25 @@ class Librarians:
         self._slots: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def work(self, tasks: Sequence[Task], left: float | None) -> list[Outcome]:
-        """The outcome of each task, in order. `left`: seconds that the question has (None: no
-        limit)."""
-        return list(await asyncio.gather(*(self._run(task, left) for task in tasks)))
+    async def work(self, tasks: Sequence[Task], budget: Budget, spent: float) -> list[Outcome]:
+        """The outcome of each task of a question of which `spent` seconds are over, in order."""
+        return list(await asyncio.gather(*(self._run(task, budget, spent) for task in tasks)))
 
-    async def _run(self, task: Task, left: float | None) -> Outcome:
+    async def _run(self, task: Task, budget: Budget, spent: float) -> Outcome:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._slots = loop, asyncio.Semaphore(self.most)
         assert self._slots is not None
         began = loop.time()
         async with self._slots:
-            waited = loop.time() - began
-            seconds = self.seconds if left is None else min(self.seconds, left - waited)
+            if budget.is_virtual:
+                seconds = budget.patience(spent)
+            else:
+                left = budget.seconds_left(spent + loop.time() - began)
+                seconds = self.seconds if left is None else min(self.seconds, left)
             try:
+                if seconds is not None and seconds <= 0:
+                    raise OutOfTime
                 return Outcome(await within(loop.run_in_executor(self._threads, task), seconds))
             except OutOfTime:
                 return Outcome(error=TIMED_OUT)
@@ -321,8 +326,7 @@ class Round:
         return max(0, self.most_calls - len(self.episode.tool.calls))
 
     async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
-        left = self.budget.seconds_left(self.episode.seconds)
-        return await self.librarians.work(tasks, left)
+        return await self.librarians.work(tasks, self.budget, self.episode.seconds)
 
 
 def _raise_first(outcomes: Sequence[Outcome]) -> None:
@@ -358,7 +362,8 @@ def round_checkpoint(
         "messages": episode.messages[messages:],
         "warnings": list(episode.warnings),
         "books": {role: totals.nonzero() for role, totals in usage.items()},
-        "seconds": episode.seconds,
+        "seconds": episode.wall_seconds,
+        "reply_seconds": episode.reply_seconds,
     }
 
 
@@ -379,10 +384,11 @@ def restore(
     last = checkpoints[-1]
     usage = {role: usage_totals(totals) for role, totals in last["books"].items()}
     seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
+    virtual = float(last.get("reply_seconds", 0.0))
     scores.restore(rows, last["retrieval"], last["titles"])
     episode.tool.restore(calls, exposures, memories)
     episode.messages[:] = messages
     episode.warnings += [*warnings, f"went on behind round {len(checkpoints)}"]
     episode.rounds += rows
-    episode.earlier_seconds = seconds
+    episode.earlier_seconds, episode.reply_seconds = seconds, virtual
     return usage

@@ -75,6 +75,7 @@ class LearnedRetriever(Retriever):
     supports: ClassVar[frozenset[str]] = frozenset()
     takes_weights: ClassVar[bool] = False
     searches_enriched: ClassVar[bool] = False
+    matching: ClassVar[str] = "learned"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,6 +241,8 @@ class ImpactRetriever(Retriever):
     """
 
     encoder: Any = None
+
+    matching: ClassVar[str] = "learned"
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:

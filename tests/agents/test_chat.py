@@ -2,6 +2,7 @@
 Models that keep to no protocol: what the harness asks of them, and what it takes."""
 
 import asyncio
+import itertools
 import json
 import math
 import re
@@ -16,9 +17,10 @@ from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
 
 from soundingline.agents import prompt
-from soundingline.agents.base import Budget
+from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.baselines import ClosedBookAgent
 from soundingline.agents.chat import ChatAgent
+from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.prompt import FOLDER, SECTIONS, load_prompt
 from soundingline.toolkit.data import Document, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
@@ -262,6 +264,7 @@ TURNS, CONTEXT = "out_of_turns", ("out_of_context", "context_window")
     [
         ({"turns": 2}, [calling(), calling()], (TURNS, "turns")),
         ({"tool_calls": 2}, [calling(), calling()], (TURNS, "tool_calls")),
+        ({"exposed_tokens": 60}, [calling(), calling()], (TURNS, "exposed_tokens")),
         (
             {"output_tokens": 100},
             [calling(usage=used(50, 60)), calling(usage=used(99, 60))],
@@ -276,7 +279,16 @@ TURNS, CONTEXT = "out_of_turns", ("out_of_context", "context_window")
             ("out_of_money", "dollars"),
         ),
     ],
-    ids=["turns", "calls", "output", "uncounted output", "context", "uncounted context", "dollars"],
+    ids=[
+        "turns",
+        "calls",
+        "exposed",
+        "output",
+        "uncounted output",
+        "context",
+        "uncounted context",
+        "dollars",
+    ],
 )
 def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(limits, steps, wanted):
     model = ScriptedModel(*steps, saying())
@@ -286,6 +298,93 @@ def test_a_used_up_budget_closes_the_tools_and_demands_the_answer(limits, steps,
     assert last.settings.tool_choice == "none"
     assert last.messages[-1]["content"] == PROMPT["final"]
     assert len(model.requests) == len(steps) + 1
+
+
+def test_the_result_that_reaches_the_limit_of_exposed_tokens_is_shown_in_full():
+    free = ask(ScriptedModel(calling(READ), saying()))
+    measures = evaluate_run([free], SmallBenchmark([QUESTION])).per_question
+    exposed = int(measures["tokens_exposed"][QUESTION.qid])
+    for limit, codes in ((exposed, ["", "blocked"]), (exposed + 1, ["", ""])):
+        trajectory = ask(ScriptedModel(calling(READ, READ), saying()), exposed_tokens=limit)
+        assert [each.error for each in trajectory.calls] == codes
+        assert trajectory.calls[0].output == free.calls[0].output
+        assert ended(trajectory) == (TURNS, "exposed_tokens")
+
+
+# The virtual clock: 50 tokens of new input, and 10 tokens of a reply, take a second each.
+VIRTUAL = {"clock": "virtual", "seconds": 10, "speed": {"input": 50, "output": 10}}
+
+
+def virtually(model, session, budget, clock=time.monotonic, stages=("retriever",)):
+    resources = RunResources(Budget(**budget), model=model, stages=stages)
+    agent = ChatAgent(clock=clock).bind(resources)
+    return asyncio.run(agent.run(QUESTION, session))
+
+
+@pytest.mark.parametrize(
+    ("output", "stages", "calls", "seconds", "wanted", "codes"),
+    [
+        (10, {}, 2, 6, ("completed", ""), ["", ""]),  # 2 + 2 + 2
+        (10, {}, 9, 10, ("timed_out", "seconds"), ["", "", "", "blocked"]),  # told at 8
+        (10, {"retriever": 1.5}, 9, 9, ("steered", ""), ["", ""]),  # told at 2 x (2 + 1.5)
+        (10, {"retriever": 1, "reranker": 9}, 9, 8, ("completed", ""), ["", ""]),  # none is there
+        (30, {}, 9, 12, ("timed_out", "seconds"), ["", "blocked"]),  # told at 8
+    ],
+)
+def test_a_question_takes_its_declared_seconds_whatever_the_clock_shows(
+    output, stages, calls, seconds, wanted, codes
+):
+    def choose(messages, settings):
+        done = sum(message["role"] == "assistant" for message in messages)
+        counted = used(50 * (done + 1) + output * done, output)  # 50 new ones
+        told = messages[-1]["role"] == "user" and done
+        return saying(usage=counted) if told or done == calls else calling(usage=counted)
+
+    calls = 2 if "reranker" in stages else calls
+    years = itertools.count(0, 1e9).__next__  # of the wall clock go by at each look
+    model = ScriptedModel(choose=choose)
+    budget = {**VIRTUAL, "stage_seconds": stages}
+    trajectory = virtually(model, tool(), budget, clock=years)
+    assert ended(trajectory) == wanted
+    assert [each.error for each in trajectory.calls] == codes
+    assert trajectory.virtual_seconds == pytest.approx(seconds) and trajectory.seconds >= 1e9
+    assert from_record(json.loads(dump_trajectory(trajectory))) == trajectory
+    # By the wall clock it is too late to ask anything.
+    model = ScriptedModel(choose=choose)
+    trajectory = virtually(model, tool(), {**budget, "clock": "wall"}, clock=years)
+    assert ended(trajectory) == ("timed_out", "seconds") and not model.requests
+    assert trajectory.virtual_seconds is None and "virtual" not in dump_trajectory(trajectory)
+
+
+def test_a_reply_that_no_server_counts_takes_virtual_seconds_by_its_bytes():
+    model = ScriptedModel(calling(reasoning="x" * 300), saying())
+    budget = {**VIRTUAL, "seconds": None, "speed": {"input": 1e9, "output": 1}}
+    # 300 bytes of reasoning are 100 tokens.
+    assert 100 < virtually(model, tool(), budget).virtual_seconds < 300
+
+
+def test_by_a_virtual_clock_a_slow_server_and_a_slow_search_are_awaited():
+    async def slow():
+        await asyncio.sleep(0.05)
+        return calling()
+
+    backend = Backend(lambda request: time.sleep(0.05))
+    budget = {**VIRTUAL, "seconds": 0.01, "speed": {"input": 1e9, "output": 1e9}}
+    trajectory = virtually(ScriptedModel(slow, saying()), tool(backend), budget)
+    assert ended(trajectory) == ("completed", "") and trajectory.seconds > 0.1
+    wall = virtually(ScriptedModel(slow), tool(backend), {**budget, "clock": "wall"})
+    assert ended(wall) == ("timed_out", "seconds")
+
+
+def test_a_limit_of_the_wall_clock_is_refused_under_a_virtual_one():
+    agent = ChatAgent(prompt="neutral").bind(RunResources(Budget(**VIRTUAL)))
+    with pytest.raises(InputError, match=r"tool.seconds=30 is a limit of the wall clock"):
+        agent.check_tool(opened(Grep))
+    agent.check_tool(opened(Grep, seconds=None))
+    ChatAgent(prompt="neutral").check_tool(opened(Grep))
+    with pytest.raises(InputError, match=r"agent.seconds=3 is a limit .* agent.seconds=null"):
+        KeywordAgent(seconds=3.0).bind(RunResources(Budget(**VIRTUAL)))
+    KeywordAgent().bind(RunResources(Budget(**VIRTUAL)))
 
 
 @pytest.mark.parametrize(
@@ -455,8 +554,9 @@ def test_every_word_of_a_prompt_counts_in_its_fingerprint(tmp_path):
     assert prints[0] == prints[1] != prints[2]
 
 
-def opened(interface, **settings):
-    return interface(**settings).open(WordBackend(TEXTS), store_of(CORPUS))
+def opened(interface, matching="unknown", **settings):
+    tool = interface(**settings)
+    return tool.open(WordBackend(TEXTS), store_of(CORPUS), matching=matching)
 
 
 def rules_of(session, **arguments):
@@ -481,8 +581,20 @@ def test_a_composed_prompt_has_the_sentences_of_the_tools_and_of_no_retriever():
     agent, paper = ChatAgent(prompt="neutral"), ChatAgent(prompt="pi_serini")
     prints = {agent.tool_fingerprints(each)["prompt.tools"] for each in (browsing, top_k)}
     assert len(prints) == 2 and paper.tool_fingerprints(browsing) == {}
-    with pytest.raises(InputError, match=r"queries=words, and the prompt pi_serini has no place"):
-        ChatAgent(prompt="pi_serini", queries="words")
+    # Of `matched`, what is said counts, and not how it came to be.
+    matched = [
+        ChatAgent(prompt="neutral", queries="matched").tool_fingerprints(
+            opened(TopK, matching=kind)
+        )
+        for kind in ("lexical", "learned", "mixed")
+    ]
+    words = ChatAgent(prompt="neutral", queries="words").tool_fingerprints(top_k)
+    assert matched[0]["prompt.queries"] == words["prompt.queries"]
+    assert matched[1]["prompt.queries"] != words["prompt.queries"]
+    assert matched[2].keys() == {"prompt.tools"}
+    for queries in ("words", "matched"):
+        with pytest.raises(InputError, match=f"queries={queries}, and the prompt pi_serini has no"):
+            ChatAgent(prompt="pi_serini", queries=queries)
 
 
 def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_has(tmp_path):
@@ -509,7 +621,7 @@ def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_ha
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"queries": "letters"}, "neutral, words, meaning"),
+        ({"queries": "letters"}, "neutral, words, meaning, matched"),
         ({"prompt": "pi_seryni"}, "pi_serini"),
         ({"prompt": "/nowhere/mine.txt"}, "browsecomp_plus"),
         ({"first_call": "browse"}, r"first_call.*'browse'"),
@@ -520,12 +632,29 @@ def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_ha
         ({"steer_at": 70}, "steer_at=70"),
         ({"tool_calls": True}, "tool_calls=True"),
         ({"dollars": 1.0}, "price"),
+        ({"exposed_tokens": 0}, "exposed_tokens=0"),
         ({"answer_tokens": None}, "answer_tokens=None"),
     ],
 )
 def test_impossible_settings_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         ask(ScriptedModel(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"clock": "sundial"}, "budget.clock is 'sundial'. valid: wall, virtual"),
+        ({"clock": "virtual"}, r"budget.speed.input=None.*declare the tokens of the model"),
+        ({**VIRTUAL, "speed": {"input": 1, "output": 0}}, r"budget.speed.output=0"),
+        ({"speed": {"thought": 1}}, "budget.speed names thought. valid: input, output"),
+        ({"stage_seconds": {"rerank": 1}}, "names rerank. valid: rewriter, .*, reranker"),
+        ({"stage_seconds": {"reranker": -1}}, "budget.stage_seconds.reranker=-1"),
+    ],
+)
+def test_an_impossible_clock_is_refused(limits, message):
+    with pytest.raises(InputError, match=message):
+        Budget(**limits)
 
 
 def test_a_prompt_without_a_section_is_refused(tmp_path):

@@ -19,6 +19,7 @@ from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
 from support.llm_server import Cut, Fail, Say, Stall, running_peer
 from support.needs import cases, needs
+from support.runs import without_times
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
@@ -75,13 +76,6 @@ def run_rollouts(count, choose=own_question, **arguments):
         return trajectories
 
     return asyncio.run(together())
-
-
-def without_times(trajectory):
-    """The record of a trajectory, its times taken out."""
-    calls = tuple(replace(each, seconds=0.0) for each in trajectory.calls)
-    usage = {name: value for name, value in trajectory.usage.items() if "seconds" not in name}
-    return dump_trajectory(replace(trajectory, started="", seconds=0.0, calls=calls, usage=usage))
 
 
 @pytest.mark.slow

@@ -175,6 +175,18 @@ def test_a_librarian_that_fails_or_is_late_leaves_its_documents_unscored():
         go_on.set()
 
 
+def test_by_a_virtual_clock_no_librarian_is_late_and_a_plan_that_is_late_is_lost():
+    slow = {"act": lambda one: time.sleep(0.05), "librarian_seconds": 0.01, "rounds": 1}
+    late = answered(plan("mill barley"), **slow)
+    assert late.rounds[0]["unscored"] and late.virtual_seconds is None
+    done = answered(plan("mill barley"), budget=Budget(seconds=1e9, **VIRTUAL), **slow)
+    assert done.status == "completed" and not done.rounds[0]["unscored"]
+    assert done.virtual_seconds == 110 and done.seconds < 60
+    model = ScriptedModel(plan("mill barley"))
+    lost = answered(model, budget=Budget(seconds=110, **VIRTUAL), rounds=2)
+    assert ended(lost) == ("timed_out", "seconds") and not lost.calls and len(model.requests) == 1
+
+
 def test_a_document_whose_scores_failed_is_tried_again_in_the_next_round():
     failures = iter([True])
 
@@ -289,6 +301,12 @@ def test_an_empty_pool_ends_in_an_empty_list():
     assert "0 satisfied" in request(model, 1)
 
 
+# A token takes a second, and a search 20.
+VIRTUAL = {
+    "clock": "virtual",
+    "speed": {"input": 1, "output": 1},
+    "stage_seconds": {"retriever": 20},
+}
 PRICED = {"ledger": Ledger(cap=1e-9), "price": Price(input=1.0, output=1.0)}
 
 
@@ -298,6 +316,10 @@ PRICED = {"ledger": Ledger(cap=1e-9), "price": Price(input=1.0, output=1.0)}
         (Budget(turns=1), {}, "out_of_turns", "turns"),
         (Budget(output_tokens=5), {}, "out_of_turns", "output_tokens"),
         (Budget(tool_calls=2), {}, "out_of_turns", "tool_calls"),
+        (Budget(exposed_tokens=20), {}, "out_of_turns", "exposed_tokens"),
+        # A plan takes 110 seconds, and each of its two searches 20.
+        (Budget(seconds=200, **VIRTUAL), {"stages": ["retriever"]}, "steered", "seconds"),
+        (Budget(seconds=150, **VIRTUAL), {"stages": ["retriever"]}, "timed_out", "seconds"),
         (Budget(context_window=4100), {}, "out_of_context", "context_window"),
         (Budget(), PRICED, "out_of_money", "run_out_of_money"),
     ],
@@ -739,7 +761,12 @@ def started(world, path, tried, *, model, die_after=0, **settings):
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
     resources = RunResources(
-        Budget(), model=script, ledger=ledger, price=PRICE, rounds=lambda qid: rounds
+        Budget(**VIRTUAL),
+        model=script,
+        ledger=ledger,
+        price=PRICE,
+        stages=["retriever"],
+        rounds=lambda qid: rounds,
     )
     agent = Navigator(rounds=ROUNDS, pool=5, patience=ROUNDS, **settings).bind(resources)
     return asyncio.run(agent.run(Topic("q", KILLED_QUESTION), tool))
@@ -773,6 +800,9 @@ def test_a_kill_behind_any_round_changes_nothing(tmp_path, seed, model):
     assert facts(unbroken.trajectory)
     rounds = len(unbroken.trajectory.rounds)
     assert rounds == ROUNDS
+    searches = sum(call.name == "search" for call in unbroken.trajectory.calls)
+    seconds = unbroken.trajectory.virtual_seconds - 20 * searches
+    assert searches and (seconds > 0) == model  # those of the plans
     every = tuple(range(1, rounds + 1))
     for kills in [*((number,) for number in every), every]:
         broken = after_kills(seed, tmp_path / f"killed-{kills}", kills, model=model)

@@ -20,6 +20,9 @@ from soundingline.experiments.config import Settings, register
 from soundingline.experiments.naming import cell_name
 from soundingline.experiments.pipeline import librarian_option
 from soundingline.experiments.planning import OptionFiles
+from soundingline.pipelines.fusion import ReciprocalRankFusion
+from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 
@@ -254,19 +257,36 @@ NEEDED_TOOLS = {  # of agents that do not fit all
 
 
 @cache
-def opened_tool(form):
+def opened_tool(form, matching="unknown"):
     words = form.split()
     tool = make(compose("config", overrides=[f"tool={words[0]}", *words[1:]]).tool)
-    return tool.open(WordBackend({"d": "The mill."}), store_of({"d": "The mill."}))
+    texts = {"d": "The mill."}
+    return tool.open(WordBackend(texts), store_of(texts), matching=matching)
 
 
-@pytest.mark.parametrize("agent", [name for group, name in OPTIONS if group == "agent"])
-def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent):
+# What a retriever's kind lets a prompt with `queries=matched` say.
+SAID_OF = {
+    "lexical": "matched by words",
+    "learned": "matched by meaning",
+    "mixed": "",
+    "unknown": "",
+}
+# Agents whose option says what its prompt tells of queries.
+COMPOSED = {"neutral", "chat_list"}
+AGENTS = [name for group, name in OPTIONS if group == "agent"]
+FORMS = [(agent, "neutral", "lexical") for agent in AGENTS]
+FORMS += [(agent, "matched", kind) for agent in sorted(COMPOSED) for kind in SAID_OF]
+
+
+@pytest.mark.parametrize(("agent", "queries", "matching"), FORMS)
+def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent, queries, matching):
     """Every agent with every tool: either they are refused, or each term is in the schemas."""
-    made = make(compose("config", overrides=[f"agent={agent}"]).agent)
+    option = compose("config", overrides=[f"agent={agent}"]).agent
+    made = make(OmegaConf.merge(option, {"queries": queries}) if agent in COMPOSED else option)
+    said = SAID_OF[matching] if queries == "matched" else ""
     fitting = set()
     for form in TOOL_FORMS:
-        tool = opened_tool(form)
+        tool = opened_tool(form, matching)
         try:
             made.check_tool(tool)
         except InputError as error:
@@ -279,8 +299,30 @@ def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent):
         known = set(specs).union(*specs.values())
         assert {term for term in TERMS if re.search(rf"\b{term}\b", text)} <= known, form
         assert "{tools}" not in text and "{queries}" not in text
-        assert "matched by" not in text or agent in ("pi_serini", "chat")
+        if agent not in ("pi_serini", "chat"):  # the paper's, which says that words are matched
+            assert re.findall(r"matched by \w+", text) == [said] * bool(said)
     assert fitting == NEEDED_TOOLS.get(agent, set(TOOL_FORMS))
+
+
+MATCHING = {
+    **dict.fromkeys(("minilm", "dense", "colbertv2", "splade", "sparta", "repllama"), "learned"),
+    **dict.fromkeys(("splade_cocondenser", "e5_base"), "learned"),
+    **dict.fromkeys(("qwen3_embedding_0.6b", "qwen3_embedding_8b"), "learned"),
+    "dense_link_expansion": "learned",
+    **dict.fromkeys(("fusion_rrf", "fusion_interpolation", "fusion_minilm"), "mixed"),
+    "oracle": "unknown",  # judged documents, whatever the query is
+}
+
+
+@pytest.mark.parametrize("option", [name for group, name in OPTIONS if group == "retriever"])
+def test_a_retriever_says_how_it_matches_queries(option, beir):
+    (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
+    words = [item.replace("PATH", str(beir)) for item in NEEDED.get(("retriever", option), ())]
+    words.append("retriever@retriever.base=bm25_tuned" if option == "oracle" else "unit=document")
+    made = make(compose("config", overrides=[f"retriever={option}", *words]).retriever)
+    assert matching_of(made) == MATCHING.get(option, "lexical")
+    assert matching_of(made >> made) == matching_of(None) == "unknown"
+    assert matching_of(ReciprocalRankFusion(BM25(), BM25())) == "lexical"
 
 
 # GPUs. There is none here: what is checked are commands and environments.

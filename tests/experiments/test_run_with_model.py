@@ -16,10 +16,12 @@ from support.commands import CommandProcess, run_command
 from support.llm_model import wavers
 from support.llm_server import Fail, Request, Say, running_peer
 from support.needs import needs
-from support.runs import starts
+from support.runs import starts, without_times
 
+from soundingline.agents.prompt import QUERIES
 from soundingline.experiments.planning import measured_runs
-from soundingline.toolkit.files import JsonLinesLog, read_json_lines
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.toolkit.files import JsonLinesLog, fingerprint, read_json_lines
 from soundingline.toolkit.runs import RunFolder, read_trajectory
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
@@ -75,6 +77,77 @@ def test_an_agent_without_the_tools_that_it_needs_is_refused_before_the_first_qu
     assert line.startswith("soundingline: ") and not Path("runs/m").exists()
     assert entry("run", *TINY, *MODEL, "name=m", "agent=neutral", "tool=top_k") == 0
     assert "prompt.tools" in contents("runs/m/manifest.json")["fingerprints"]
+
+
+def test_a_sweep_varies_what_the_prompt_says_about_queries(entry):
+    sweep = ("name=s", "agent=neutral", "agent.queries=neutral,matched", "retriever=ql,oracle")
+    assert entry("run", "-m", *TINY, *MODEL, "preflight=0", *sweep) == 0
+    said = {}
+    for path in Path("runs/s").glob("*/manifest.json"):
+        manifest = contents(path)
+        factors = manifest["factors"]
+        trajectory = next(iter(RunFolder(path.parent).trajectories()))
+        rules = trajectory.messages[0]["content"]
+        told = re.findall(r"Queries are matched .*", rules)
+        said[factors["agent.queries"], factors["retriever"]] = told
+        hashes = [fingerprint(text) for text in told]
+        assert [manifest["fingerprints"].get("prompt.queries")] == (hashes or [None])
+    empty = {("neutral", "ql"): [], ("neutral", "oracle"): [], ("matched", "oracle"): []}
+    assert said == {**empty, ("matched", "ql"): [QUERIES["words"]]}
+
+
+# Machines and caches of other speeds.
+
+REWRITTEN = ("agent=neutral", "llm.turns=8", "rewriter=q2q", "llm@rewriter_llm=scripted")
+# A first reply takes 2 seconds, each other one 1.9 (90 new tokens and 10), and a search 1.
+VIRTUAL = (
+    *("budget.clock=virtual", "budget.speed={input: 100, output: 10}", "budget.seconds=20"),
+    *("budget.stage_seconds.retriever=0.75", "budget.stage_seconds.rewriter=0.25"),
+    "budget.stage_seconds.reranker=99",
+)
+
+
+@pytest.fixture
+def answered(entry, monkeypatch):
+    """The trajectories of eight questions, without what they truly took."""
+
+    def run(*words, delay=0.0, at_once=1, caches="caches"):
+        search = PipelineBackend.search
+        with monkeypatch.context() as patch:
+            late = lambda self, request: time.sleep(delay) or search(self, request)  # noqa: E731
+            patch.setattr(PipelineBackend, "search", late)
+            name = f"r{len(list(Path().glob('runs/r*')))}"
+            command = (*TINY, *MODEL, *REWRITTEN, "preflight=0", f"name={name}", *words)
+            command += ("benchmark.questions=8", f"paths.caches={caches}")
+            assert entry("run", *command, f"concurrency={at_once}") == 0
+        return sorted(RunFolder(f"runs/{name}").trajectories(), key=lambda each: each.qid)
+
+    return run
+
+
+def test_by_the_virtual_clock_machine_cache_and_concurrency_change_no_trajectory(answered):
+    first = answered(*VIRTUAL)
+    for trajectory in first:
+        # 13.6 at the fifth call, and 14 are seven tenths. After them, a call and the answer.
+        assert trajectory.status == "steered"
+        assert [call.error for call in trajectory.calls] == [*[""] * 5, "blocked"]
+        assert trajectory.virtual_seconds == pytest.approx(2 + 6 * 1.9 + 5 * 1)
+        assert trajectory.usage["rewriter_calls"] > 0 and trajectory.seconds > 0
+    wanted = [without_times(each, roles=("agent",)) for each in first]
+    assert len(set(wanted)) == 8
+    for words in (
+        {"at_once": 8},  # the cache is warm
+        {"delay": 0.05},
+        {"delay": 0.05, "at_once": 8, "caches": "cold"},
+        {"at_once": 8, "caches": "colder"},
+    ):
+        again = answered(*VIRTUAL, **words)
+        assert [without_times(each, roles=("agent",)) for each in again] == wanted, words
+    # By the wall clock there is no time for eight searches of a twentieth of a second.
+    for trajectory in answered("budget.seconds=0.3", delay=0.05):
+        assert trajectory.status in ("steered", "timed_out") and len(trajectory.calls) < 8
+    # Without any limit there is.
+    assert {len(each.calls) for each in answered("budget=none", delay=0.05, at_once=8)} == {8}
 
 
 def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):

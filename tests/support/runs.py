@@ -1,12 +1,14 @@
-"""Runs of other projects, and what a ledger holds."""
+"""Runs of other projects, what a ledger holds, and trajectories without their times."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from soundingline.toolkit.exchange import browsecomp_plus
 from soundingline.toolkit.exchange.transcript import trajectory_of
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.ledger import read_starts
+from soundingline.toolkit.trajectory import dump_trajectory
 
 
 def search(query, docids, **extra):
@@ -104,3 +106,14 @@ def starts(run):
         }
         for start in read_starts(Path(run) / "ledger.jsonl")
     ]
+
+
+def without_times(trajectory, roles=None):
+    """The text of a trajectory without its times, and of its usage only that of the `roles`."""
+    calls = tuple(replace(each, seconds=0.0) for each in trajectory.calls)
+    usage = {
+        name: value
+        for name, value in trajectory.usage.items()
+        if "seconds" not in name and (roles is None or name.startswith(tuple(roles)))
+    }
+    return dump_trajectory(replace(trajectory, started="", seconds=0.0, calls=calls, usage=usage))

@@ -88,6 +88,11 @@ class Grep(Browsing):
             check_number("seconds", self.seconds, gt=0)
         check_optional("re2")
 
+    @property
+    def ends_by_time(self) -> str:  # type: ignore[override]
+        """See `SearchTool`."""
+        return "" if self.seconds is None else f"tool.seconds={self.seconds:g}"
+
     def begin(self) -> None:
         self.backend = self
 

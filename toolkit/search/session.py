@@ -111,7 +111,11 @@ class SearchTool(ABC):
     Attributes:
         uses_pipeline: False for an interface that never ranks with the backend of `open`, so that a
             run opens no index for it.
+        ends_by_time: the setting that ends a call by the wall clock, such as `tool.seconds=30`;
+            empty without one.
         store: the document store (of an open tool, as all that follow).
+        matching: how the retriever of `backend` matches queries: `lexical`, `learned`, `mixed` or
+            `unknown`.
         reasoning: what the agent thought last. An agent sets it before a call; the backend gets it
             with the query. Searches with equal query and reasoning share a ranking.
         search_id_suffix: ends every search id, so that a search id alone identifies the session.
@@ -129,6 +133,7 @@ class SearchTool(ABC):
     tokenizer: str | None = None
 
     uses_pipeline: ClassVar[bool] = True
+    ends_by_time = ""
     _tools: Mapping[str, Tool] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -140,17 +145,24 @@ class SearchTool(ABC):
         store: DocumentStore,
         *,
         clock: Callable[[], float] = time.perf_counter,
+        matching: str = "unknown",
     ) -> Self:
-        """A copy with its own state, for one question; `clock` returns seconds."""
+        """A copy with its own state, for one question; `clock` returns seconds, and `matching` says
+        how the retriever of `backend` matches queries, for prompts."""
         opened = copy.copy(self)
-        opened._begin(backend, store, clock)
+        opened._begin(backend, store, clock, matching)
         return opened
 
     def _begin(
-        self, backend: SearchBackend, store: DocumentStore, clock: Callable[[], float]
+        self,
+        backend: SearchBackend,
+        store: DocumentStore,
+        clock: Callable[[], float],
+        matching: str,
     ) -> None:
         self.tokens: Tokenizer = load_tokenizer(self.tokenizer)
         self.backend, self.store, self.clock = backend, store, clock
+        self.matching = matching
         self.reasoning = self.search_id_suffix = self._blocked = ""
         self.keeps_calls = True
         self.exposures = ExposureLog()
@@ -380,6 +392,11 @@ class ExposureLog:
         """The documents that calls have returned, which are those that an answer can cite."""
         surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
         return (surfaced | previewed | opened).keys()
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all tool output so far."""
+        return self._tokens
 
     def restore(self, calls: Sequence[ToolCall], rows: Sequence[Exposure]) -> None:
         """Continue a log that recorded these calls and rows."""
