@@ -302,7 +302,9 @@ def describe(
                 )
             )
         )
-        for line in (f"needs: {'; '.join(plan.needs)}", *plan.formula(), *power, *threats):
+        estimate = [f"estimate: {line}" for line in [plan.estimate_text()] if line]
+        needs = [f"needs: {'; '.join(plan.needs) or 'nothing but its data'}"]
+        for line in (*estimate, *needs, *plan.formula(), *power, *threats):
             Console(soft_wrap=True).print(line, highlight=False)
     keys = set(map(key_of, settings.overrides))
     changed = {key.partition("@")[0].split(".")[0] for key in keys}

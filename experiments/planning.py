@@ -98,9 +98,11 @@ class Model(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Tokens, dollars and hours of the questions of a cell; None where unknown."""
+    """Tokens of a question, and dollars and hours of a cell with its repeats; None where
+    unknown."""
 
     questions: int
+    repeats: int
     calls: float
     input: int
     cached: int
@@ -383,18 +385,21 @@ class Plan:
         questions = self._questions
         if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
             return None
+        repeats = int(self.config["repeats"])
+        asked = questions * repeats
         if run := self._measurement(values, str(llm["model"])):
             tokens = {"input": run.input, "cached": run.cached, "output": run.output}
             one = Usage(**{k: round(n / run.requests) for k, n in tokens.items()})
             cost = Price.of_record(llm["price"]).cost(one)
             return Estimate(
                 questions,
+                repeats,
                 run.calls,
                 round(run.input),
                 round(run.cached),
                 round(run.output),
-                None if cost is None else cost * run.requests * questions,
-                questions * run.seconds / self.config["concurrency"] / 3600,
+                None if cost is None else cost * run.requests * asked,
+                asked * run.seconds / self.config["concurrency"] / 3600,
                 f"measured on {run.questions:,} questions of {run.run}",
             )
         row: Mapping[str, Any] = next((r for r in self.rows if self._is_of(r, values)), {})
@@ -412,12 +417,13 @@ class Plan:
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
         return Estimate(
             questions,
+            repeats,
             calls,
             round(read),
             round(read - fresh),
             round(written),
-            paper if paper is not None else None if cost is None else cost * questions,
-            questions * seconds / self.config["concurrency"] / 3600,
+            paper * repeats if paper is not None else None if cost is None else cost * asked,
+            asked * seconds / self.config["concurrency"] / 3600,
             "the paper's figure" if paper is not None else origin,
         )
 
@@ -493,8 +499,9 @@ class Plan:
                 share = each.cached / each.input
                 dollars = "unknown price" if each.dollars is None else f"${each.dollars:,.2f}"
                 dollars += f" ({each.source})"
+                repeats = f"{each.repeats} repeats x " if each.repeats > 1 else ""
                 yield (
-                    f"estimate of cell {number}: {each.questions:,} questions x "
+                    f"estimate of cell {number}: {each.questions:,} questions x {repeats}"
                     f"({each.calls:g} calls: {each.input:,} tokens in, {share:.0%} cached, "
                     f"{each.output:,} out): {dollars}; "
                     f"{each.hours:,.1f} hours"
