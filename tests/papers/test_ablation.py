@@ -10,11 +10,13 @@ from support.benchmarks import TINY
 from support.commands import run_entry
 from support.needs import SOAK
 
-from soundingline.experiments.config import CONF, Settings, plain_values
+from soundingline.experiments.config import CONF, Settings, flat_values, plain_values
 from soundingline.experiments.evaluate import has_factors
 from soundingline.experiments.naming import AGENT, factors, identity_of
 from soundingline.experiments.planning import OptionFiles, Plan
+from soundingline.experiments.validity import composed_cells, threats_of
 from soundingline.toolkit.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.threats import CHANGED_GROUPS
 from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
@@ -72,7 +74,7 @@ def test_the_plan_says_which_difference_its_questions_can_find():
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
 def test_every_cell_changes_one_group_of_the_baseline(scale):
     baseline, *changed = cells(ABLATION, *scale)
-    assert baseline.choices["retriever"] == "bm25_tuned"
+    assert baseline.choices["retriever"] == "bm25_crossfit"
     assert baseline.choices["unit"] == "document"
     groups = []
     before = identity_of(baseline, AGENT)
@@ -84,7 +86,43 @@ def test_every_cell_changes_one_group_of_the_baseline(scale):
         assert len(different) == 1, settings.overrides
         groups += different
     assert set(groups) >= {"retriever", "unit", "tool"}
-    assert len(changed) == (6 if scale else 17)
+    assert len(changed) == (6 if scale else 16)
+
+
+@pytest.mark.parametrize("experiment", [ABLATION, "ablation/factorial"])
+def test_no_threat_is_found_in_the_headline_when_it_is_composed(experiment):
+    words = [f"experiment={experiment}"]
+    cells_of_it = [[*words, *cell] for cell in overrides_of_cells(experiment)]
+    assert threats_of(composed_cells(cells_of_it)) == []
+    fewer = threats_of(composed_cells([[*cell, "repeats=1"] for cell in cells_of_it]))
+    assert [threat.name for threat in fewer] == ["one_repeat"]
+
+
+def test_the_settings_of_the_papers_have_the_threats_that_their_page_names():
+    words = ["experiment=ablation/paper_settings"]
+    cells_of_it = [[*words, *cell] for cell in overrides_of_cells("ablation/paper_settings")]
+    assert [threat.name for threat in threats_of(composed_cells(cells_of_it))] == [
+        "prompt",
+        "wall_clock",
+        "tuned_on_reported",
+        "judge_is_agent",
+        "one_repeat",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", [ABLATION, "ablation/paper_settings", "pi_serini/main"])
+def test_cells_read_without_hydra_are_those_that_hydra_composes(experiment):
+    words = [f"experiment={experiment}"]
+    for cell in overrides_of_cells(experiment):
+        (ours,) = composed_cells([[*words, *cell]])
+        hydra = plain_values(Settings.compose([*words, *cell]).config, resolve=False)
+        for group in (*CHANGED_GROUPS, "judge", "judge_llm", "repeats", "margin", "primary"):
+            read = dict(flat_values(ours.config.get(group), group))
+            composed = dict(flat_values(hydra.get(group), group))
+            assert read.keys() == composed.keys(), (group, cell)
+            for key, value in read.items():  # Settings resolves references to other settings
+                assert value == composed[key] or "${" in str(value), (key, cell)
 
 
 @pytest.mark.slow
