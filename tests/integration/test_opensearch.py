@@ -179,15 +179,15 @@ class Loss:
 
 
 @pytest.mark.timeout(3600)
-def test_a_ranking_goes_on_when_a_node_is_lost(cluster, engine, folder, monkeypatch):
+def test_a_ranking_goes_on_when_a_node_is_lost(cluster, engine, folder, monkeypatch, tmp_path):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(opensearch, "_QUERIES_AT_ONCE", 1)
     options = (*PIPELINES["passage"], *engine, "name=ranked")
-    composed(*options).rank()
-    expected = (folder / "runs" / "ranked" / "run.trec").read_bytes()
+    composed(*options, f"paths.runs={tmp_path}").rank()
+    expected = (tmp_path / "ranked" / "run.trec").read_bytes()
     for trial in range(cases(10, NODES)):
         cluster.wait(status="green")
-        node, runs = trial % NODES, folder / f"runs-{trial}"
+        node, runs = trial % NODES, tmp_path / f"runs-{trial}"
         ranking = composed(*options, f"paths.runs={runs}")
         assert len(ranking.collection.prepared.index) > 1000  # opened before the node is lost
         loss = Loss(cluster, node, 5 + 2 * trial)
