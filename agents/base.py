@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
-from math import inf
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -191,7 +190,7 @@ class Budget:
     def reply_seconds(self, input: int, output: int) -> float:
         """The virtual seconds of a reply of so many `output` tokens to `input` new ones."""
         tokens = {"input": input, "output": output}
-        return sum(tokens[name] / (self.speed[name] or inf) for name in SPEEDS)
+        return sum(tokens[name] / speed for name, speed in self.speed.items() if speed)
 
     def search_seconds(self, stages: Iterable[str]) -> float:
         """The virtual seconds of a search by these stages."""

@@ -79,7 +79,7 @@ class ChatAgent(Agent):
         queries: what a prompt with the place `{queries}`, such as `neutral`, says about queries:
             `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning;
             `matched` says `words` over a lexical retriever, `meaning` over a learned one, and
-            nothing over a fusion of both or an unknown one.
+            nothing over a fusion of both or an unknown one (`SearchTool.matching`).
         budget: limits of a question. None: no limits.
         settings: how the model samples. The tool choice is `none` if an answer is demanded.
         answer_extra: added to the body of requests that demand an answer, in addition to the
