@@ -547,7 +547,7 @@ def test_tests_and_intervals_of_effects_hold_their_level(variance):
 @pytest.mark.slow
 @pytest.mark.skipif(not SOAK, reason="a second opinion of minutes: make test-soak")
 def test_a_mixed_model_with_random_slopes_comes_to_the_same_conclusions():
-    """Barr et al. (2013) recommend it, and a random intercept alone rejects too often. The rates are
+    """Barr et al. (2013) recommend it; a random intercept alone rejects too often. The rates are
     those of docs/results.md."""
     import statsmodels.formula.api as smf
     from statsmodels.tools.sm_exceptions import ConvergenceWarning
