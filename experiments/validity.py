@@ -70,7 +70,7 @@ def _cell(
         factors,
         sampling=bool(config.get("llm")) and agent not in _WITHOUT_MODEL,
         questions=_questions(config, factors) if run is None else run.counts.get("questions"),
-        tuned_on_reported=_tuned_on_reported(config),
+        tuned_on_reported=_tuned_on_reported(config, run),
         run=run,
     )
 
@@ -86,12 +86,27 @@ def _questions(config: Mapping[str, Any], factors: Mapping[str, str]) -> int | N
     return int(PUBLISHED[named][1]["questions"])
 
 
-def _tuned_on_reported(config: Mapping[str, Any]) -> bool:
-    """Whether the retriever has Pi-Serini's parameters on the questions that they were chosen
-    on."""
-    retriever, benchmark = config.get("retriever") or {}, config.get("benchmark") or {}
-    point = (retriever.get("k1"), retriever.get("b"))
-    return point == _PI_SERINI and str(benchmark.get("_target_")).endswith("BrowseCompPlus")
+def _tuned_on_reported(config: Mapping[str, Any], run: EvaluatedRun | None) -> bool:
+    """Whether a retriever has Pi-Serini's parameters on the questions that they were chosen on, or,
+    once it has run, the parameters of a tuning without folds on the questions of `tuning.select`
+    too."""
+    benchmark = config.get("benchmark") or {}
+    on_their_questions = str(benchmark.get("_target_")).endswith("BrowseCompPlus")
+    for retriever in _retrievers(config.get("retriever")):
+        if on_their_questions and (retriever.get("k1"), retriever.get("b")) == _PI_SERINI:
+            return True
+        without_folds = retriever.get("source") and not retriever.get("fold_parameters")
+        if run and without_folds and benchmark.get("split") in (None, "dev"):
+            return True
+    return False
+
+
+def _retrievers(option: Any) -> Iterator[Mapping[str, Any]]:
+    """A retriever's option, and those that it fuses."""
+    if isinstance(option, Mapping):
+        yield option
+        for inner in option.values():
+            yield from _retrievers(inner)
 
 
 def threats_of(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
     from soundingline.pipelines.learned.dense import Dense
     from soundingline.pipelines.learned.splade import Sparta, Splade
+    from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
     from soundingline.pipelines.links import LinkExpansion
     from soundingline.pipelines.q2q import Q2Q
@@ -36,6 +37,7 @@ _HOMES = {
     **dict.fromkeys(("Collection", "Stage"), "stage"),
     **dict.fromkeys(("Sparta", "Splade"), "learned.splade"),
     "CrossEncoder": "rerank.cross_encoder",
+    "CrossFittedBM25": "lexical.crossfit",
     "Dense": "learned.dense",
     "LinkExpansion": "links",
     "Listwise": "rerank.listwise",
@@ -55,6 +57,7 @@ __all__ = [
     "ColBERTReranker",
     "Collection",
     "CrossEncoder",
+    "CrossFittedBM25",
     "Dense",
     "Interpolation",
     "LexicalIndex",

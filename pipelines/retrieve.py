@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
-from typing_extensions import TypedDict
+from typing_extensions import Self, TypedDict
 
 from soundingline.pipelines.engines.engine import Engine, RankedList, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
@@ -283,13 +283,12 @@ class BM25(_WithFeedback):
                 self._of_question[qid] = fold["k1"], fold["b"]
         super().__post_init__()
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """See `Stage`. A line tells how many of the collection's questions are in no fold;
         `InputError` if all of them are."""
         bound = super().bind(collection)
-        questions = collection.questions
-        if bound.fold_parameters and questions:  # type: ignore[attr-defined]
-            bound._check_folds(questions)  # type: ignore[attr-defined]
+        if self.fold_parameters and collection.questions:
+            self._check_folds(collection.questions)
         return bound
 
     def _check_folds(self, questions: Mapping[str, str]) -> None:

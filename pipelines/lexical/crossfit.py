@@ -64,7 +64,7 @@ class CrossFittedBM25(Retriever):
         >>> collection = Collection("mine", index=index, qrels=judged, questions=questions)
         >>> bm25 = CrossFittedBM25(grid={"k1": [0.9, 25], "b": [0, 1]}).bind(collection)
         >>> [fold["questions"] for fold in bm25.fold_parameters]
-        [['2'], ['1']]
+        [['1'], ['2']]
     """
 
     grid: Mapping[str, Any] = field(default_factory=lambda: dict(_GRID))

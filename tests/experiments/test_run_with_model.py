@@ -96,6 +96,29 @@ def test_a_sweep_varies_what_the_prompt_says_about_queries(entry):
     assert said == {**empty, ("matched", "ql"): [QUERIES["words"]]}
 
 
+def test_threats_to_validity_are_printed_before_the_run_and_are_in_the_report(entry, capsys):
+    """A cell that lost a question and met another version of its server."""
+    sweep = ("name=s", "retriever=ql,bm25_default", "llm.settings.temperature=1")
+    assert entry("run", "-m", *TINY, *MODEL, "preflight=0", *sweep) == 0
+    told = capsys.readouterr().err
+    threats = re.findall(r"^threat to validity \((\w+)\)", told, re.MULTILINE)
+    assert threats == ["one_repeat"]
+    assert told.index("threat to validity") < told.index("metrics.json")
+    cells = sorted(path.parent for path in Path("runs/s").glob("*/manifest.json"))
+    assert "unequal_completion" not in Path("runs/s/report.md").read_text()
+    for number, cell in enumerate(cells):
+        manifest = {**contents(cell / "manifest.json"), "servers": {"llm": f"0.11.{number}"}}
+        (cell / "manifest.json").write_text(json.dumps(manifest))
+    next(cells[0].glob("trajectories/*")).unlink()
+    assert entry("evaluate", str(cells[0])) == 0
+    assert entry("compare", *map(str, cells), "name=c", "accept=[one_repeat]") == 0
+    report = Path("runs/c/report.md").read_text()
+    section = report[report.index("## Threats to validity") :].partition("\n## ")[0]
+    assert re.findall(r"^\| (\w+) \|", section, re.MULTILINE)[1:] == [
+        *("one_repeat", "model_drift", "unequal_completion"),
+    ]
+
+
 # Machines and caches of other speeds.
 
 REWRITTEN = ("agent=neutral", "llm.turns=8", "rewriter=q2q", "llm@rewriter_llm=scripted")

@@ -31,6 +31,7 @@ CHANGED_GROUPS = (
     *_PARENT,
 )
 _LATENCY_GROUPS = ("engine", "rewriter", "retriever", "reranker", "scorer", "llm")
+_CHOSEN = ("k1", "b", "fold_parameters")  # by a tuning, for each unit
 _QUESTIONS = ("qids", "split", "dev_share", "sample", "seed", "limit")
 _DATED = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?!\d)")
 _LOCAL = re.compile(r"^https?://(127\.|localhost|\[::1\])")
@@ -228,7 +229,7 @@ def _settings(cell: ComposedCell, group: str) -> Any:
     source."""
     value = cell.value(group)
     if group == "retriever" and isinstance(value, Mapping) and value.get("source") is not None:
-        return {key: v for key, v in value.items() if key not in ("k1", "b")}
+        return {key: v for key, v in value.items() if key not in _CHOSEN}
     return value
 
 
@@ -311,7 +312,7 @@ def _one_repeat(design: _Design) -> Iterator[str]:
     ]
     if once:
         yield (
-            f"{once[0].model('llm')} samples its replies and each question is run once, so that "
+            f"{once[0].model('llm') or 'the model'} samples its replies and each question is run once, so that "
             "differences between runs are not told from differences between cells: set repeats=3"
         )
 
