@@ -634,12 +634,12 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
                     config=config, hydra_context=context, task_function=one_job
                 )
                 swept: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-                _announce(name, flags, cells_of(config, swept))
+                _announce(name, flags, config, cells_of(config, swept))
                 sweeper.sweep(arguments=swept)
                 callbacks.on_multirun_end(config=config, config_name=ROOT_CONFIG)
             else:
                 callbacks.on_run_start(config=config, config_name=ROOT_CONFIG)
-                _announce(name, flags, [flags.overrides])
+                _announce(name, flags, config, [flags.overrides])
                 ended = run_job(one_job, config, "hydra.run.dir", None, context)
                 callbacks.on_run_end(config=config, config_name=ROOT_CONFIG, job_return=ended)
                 _ = ended.return_value  # raises what the job raised
@@ -672,14 +672,16 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     return exit_code(unfinished) if refused or unfinished else 0
 
 
-def _announce(name: str, flags: argparse.Namespace, cells: Sequence[Sequence[str]]) -> None:
+def _announce(
+    name: str, flags: argparse.Namespace, config: DictConfig, cells: Sequence[Sequence[str]]
+) -> None:
     """Print the threats to the validity of what `soundingline run` is about to start."""
     if name == "run" and cells:
         # Imported here, because other commands need not wait for it.
         from soundingline.experiments.validity import announce
 
-        folder = flags.config_dir
-        announce(cells, [f"file://{Path(folder).resolve()}"] if folder else [])
+        folder = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+        announce(cells, [*folder, *map(str, config.hydra.searchpath)])
 
 
 def _composed(flags: argparse.Namespace, parser: CommandParser) -> tuple[Any, Any]:

@@ -419,6 +419,7 @@ def compare(
         family=family,
         primary=primary,
         margin=margin,
+        accept=list(settings.config.accept),
         by=by,
     )
 
@@ -435,6 +436,7 @@ def compare_folders(
     family: str = "measure",
     primary: str | None = None,
     margin: float | None = None,
+    accept: Sequence[str] = (),
     unfinished: Sequence[str] = (),
     by: Sequence[str] = (),
 ) -> None:
@@ -454,6 +456,7 @@ def compare_folders(
         test, family: see `soundingline.toolkit.evaluation.compare`.
         primary, margin: the primary measure, and its smallest difference that matters. None: those
             that the manifests of the runs declare, if they agree.
+        accept: the threats to validity that are accepted; empty for those of the runs.
         unfinished: lines about runs without an evaluation, for the report.
         by: see `systems_of`.
 
@@ -503,7 +506,7 @@ def compare_folders(
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
     settings |= {"primary": primary or "", "declared": primary == declared}
     settings |= {"margin": margin, "family": family}
-    settings["threats"] = threats_of_runs(runs, primary=primary, margin=margin)
+    settings["threats"] = threats_of_runs(runs, primary=primary, margin=margin, accept=accept)
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()

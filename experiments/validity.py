@@ -110,10 +110,15 @@ def _retrievers(option: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def threats_of(
-    cells: Sequence[ComposedCell], *, primary: str | None = None, margin: float | None = None
+    cells: Sequence[ComposedCell],
+    *,
+    primary: str | None = None,
+    margin: float | None = None,
+    accept: Sequence[str] = (),
 ) -> list[Threat]:
     """The threats among cells, which are compared on each benchmark alone; each once. The primary
-    measure and the margin are those of the configuration where they are None."""
+    measure, the margin and the accepted threats are those of the configuration where none are
+    given."""
     groups: dict[str, list[ComposedCell]] = {}
     for cell in cells:
         name = cell.factors.get("benchmark", "") + str(cell.value("benchmark", "name"))
@@ -129,7 +134,7 @@ def threats_of(
                 baseline=baseline,
                 primary=primary or str(first.value("primary", default="accuracy")),
                 margin=margin or first.value("margin"),
-                accept=first.value("accept", default=()),
+                accept=accept or first.value("accept", default=()),
             )
         )
     return list(found)
@@ -165,7 +170,11 @@ def announce(cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()) ->
 
 
 def threats_of_runs(
-    runs: Sequence[EvaluatedRun], *, primary: str | None = None, margin: float | None = None
+    runs: Sequence[EvaluatedRun],
+    *,
+    primary: str | None = None,
+    margin: float | None = None,
+    accept: Sequence[str] = (),
 ) -> list[Threat]:
     """The threats among evaluated runs, by their manifests and measures."""
     varied = varied_factors(runs)
@@ -175,4 +184,4 @@ def threats_of_runs(
         for label, run in zip(labels, runs, strict=True)
         if (config := run.manifest.get("config"))
     ]
-    return threats_of(cells, primary=primary, margin=margin)
+    return threats_of(cells, primary=primary, margin=margin, accept=accept)

@@ -98,7 +98,7 @@ def test_a_sweep_varies_what_the_prompt_says_about_queries(entry):
 
 def test_threats_to_validity_are_printed_before_the_run_and_are_in_the_report(entry, capsys):
     """A cell that lost a question and met another version of its server."""
-    sweep = ("name=s", "retriever=ql,bm25_default", "llm.settings.temperature=1")
+    sweep = ("name=s", "retriever=ql,bm25_default", "budget=none")
     assert entry("run", "-m", *TINY, *MODEL, "preflight=0", *sweep) == 0
     told = capsys.readouterr().err
     threats = re.findall(r"^threat to validity \((\w+)\)", told, re.MULTILINE)
@@ -109,7 +109,7 @@ def test_threats_to_validity_are_printed_before_the_run_and_are_in_the_report(en
     for number, cell in enumerate(cells):
         manifest = {**contents(cell / "manifest.json"), "servers": {"llm": f"0.11.{number}"}}
         (cell / "manifest.json").write_text(json.dumps(manifest))
-    next(cells[0].glob("trajectories/*")).unlink()
+    next(cells[0].glob("queries/*")).unlink()
     assert entry("evaluate", str(cells[0])) == 0
     assert entry("compare", *map(str, cells), "name=c", "accept=[one_repeat]") == 0
     report = Path("runs/c/report.md").read_text()
@@ -117,6 +117,7 @@ def test_threats_to_validity_are_printed_before_the_run_and_are_in_the_report(en
     assert re.findall(r"^\| (\w+) \|", section, re.MULTILINE)[1:] == [
         *("one_repeat", "model_drift", "unequal_completion"),
     ]
+    assert re.search(r"^\| one_repeat .*\| accepted \|$", section, re.MULTILINE)
 
 
 # Machines and caches of other speeds.

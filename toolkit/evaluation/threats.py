@@ -312,8 +312,9 @@ def _one_repeat(design: _Design) -> Iterator[str]:
     ]
     if once:
         yield (
-            f"{once[0].model('llm') or 'the model'} samples its replies and each question is run once, so that "
-            "differences between runs are not told from differences between cells: set repeats=3"
+            f"{once[0].model('llm') or 'the model'} samples its replies and each question is run "
+            "once, so that differences between runs are not told from differences between cells: "
+            "set repeats=3"
         )
 
 
