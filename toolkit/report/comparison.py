@@ -229,11 +229,11 @@ def _tested(
 
 # The summary.
 
-_NAMED = 2  # resolved differences of each measure that the summary names
+_NAMED = 2  # significant differences of each measure that the summary names
 
 
 def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list[TextSpan]:
-    """What is resolved on the main measure and on nDCG@10, and what is not."""
+    """What is significant on the main measure and on nDCG@10, and what is not."""
     planned = contrasts(data) if planned is None else planned
     ranked = results.ranked(data.runs, data.main)
     if not ranked:
@@ -264,7 +264,7 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
             _unresolved(data, unresolved) + _equivalent(data, planned) + _macro_averages(data)
         ),
         TextSpan(
-            f"Resolved means p of at most {data.alpha:g} after Holm’s correction over "
+            f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
             f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
         ),
     ]
@@ -312,7 +312,7 @@ def _resolved(
     *,
     names_baseline: bool,
 ) -> list[TextSpan]:
-    """A sentence with the largest resolved differences, and how many others are and are not."""
+    """A sentence with the largest significant differences, and how many others are and are not."""
     largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
     spans: list[TextSpan] = []
     before: tuple[str, str] | None = None
@@ -335,20 +335,20 @@ def _resolved(
     more, left = len(clear) - len(largest), len(rows) - len(clear)
     of = f"of the {len(rows)} differences in {measure}"
     if more:
-        end += f"; {more} more {of} {'is' if more == 1 else 'are'} resolved"
+        end += f"; {more} more {of} {'is' if more == 1 else 'are'} significant"
         end += f", {left} {'is' if left == 1 else 'are'} not" if left else ""
     elif left:
-        end += f"; {left} {of} {'is' if left == 1 else 'are'} not resolved"
+        end += f"; {left} {of} {'is' if left == 1 else 'are'} not significant"
     return [*spans, TextSpan(f"{end}. ")]
 
 
 def _unresolved(
     data: ReportData, measures: Mapping[str, Sequence[tuple[Contrast, PairedComparison]]]
 ) -> str:
-    """Sentences on measures without a resolved difference, with the largest one."""
+    """Sentences on measures without a significant difference, with the largest one."""
     if not measures:
         return ""
-    text = f"No difference in {' or '.join(measures)} is resolved"
+    text = f"No difference in {' or '.join(measures)} is significant"
     if data.systems is None:
         text += ": " + ", and ".join(f"{name} {_range(data, name)}" for name in measures)
     measure, rows = next(iter(measures.items()))

@@ -66,7 +66,7 @@ def words_of(*verdicts, **arguments):
 
 def test_a_resolved_difference_has_its_interval_the_correction_and_the_questions():
     end = (
-        "Resolved means p of at most 0.05 after Holm’s correction over the 1 comparison of a "
+        "Significant means p of at most 0.05 after Holm’s correction over the 1 comparison of a "
         "measure, on 100 questions."
     )
     assert words_of(CLEAR, baseline="A") == (
@@ -81,7 +81,7 @@ def test_a_resolved_difference_has_its_interval_the_correction_and_the_questions
 def test_where_nothing_is_resolved_no_run_is_named_the_best():
     ranges = "accuracy ranges from 0.400 to 0.550 over 2 runs. "
     start = (
-        f"No difference in accuracy is resolved: {ranges}The largest difference in accuracy is "
+        f"No difference in accuracy is significant: {ranges}The largest difference in accuracy is "
         "+0.150 [−0.020, 0.320], of B against A; "
     )
     about = "about 1,234 questions would resolve a difference of this size. "
@@ -92,7 +92,7 @@ def test_where_nothing_is_resolved_no_run_is_named_the_best():
     assert words_of() == f"{ranges}No difference between them was tested."
     equal = [replace(run, metrics={"accuracy": 0.4}) for run in (LOW, HIGH)]
     said = words_of(UNCLEAR._replace(difference=0.0, mean_a=0.4), runs=equal)
-    assert said.startswith("No difference in accuracy is resolved: accuracy is 0.400 in all 2 runs")
+    assert said.startswith("No difference in accuracy is significant: accuracy is 0.400 in all 2 runs")
     assert "largest" not in said
 
 
@@ -107,17 +107,17 @@ def test_the_two_largest_resolved_differences_come_first_and_the_others_are_coun
     said = words_of(*rows, runs=runs, baseline="A")
     assert said.startswith("C lowers accuracy by 0.300 ")
     assert "and D raises it by 0.200" in said
-    assert "; 2 more of the 4 differences in accuracy are resolved. No difference in nDCG" in said
-    # What is not resolved is counted too, and the baseline is named once.
+    assert "; 2 more of the 4 differences in accuracy are significant. No difference in nDCG" in said
+    # What is not significant is counted too, and the baseline is named once.
     some = [row._replace(p_holm=0.5 if row.a == "D" else 0.01) for row in rows]
     said = words_of(*some, runs=runs, baseline="A")
-    assert "; 1 more of the 4 differences in accuracy is resolved, 1 is not. " in said
+    assert "; 1 more of the 4 differences in accuracy is significant, 1 is not. " in said
     assert "against the baseline (0.400); 1 more of the 4 differences in nDCG@10" in said
     assert said.count("baseline A") == 1
-    # What is resolved comes first, whichever measure it is of.
+    # What is significant comes first, whichever measure it is of.
     rows = [row._replace(p_holm=0.5 if row.measure == "accuracy" else 0.01) for row in rows]
     said = words_of(*rows, runs=runs, baseline="A")
-    assert said.startswith("C lowers nDCG@10") and "No difference in accuracy is resolved" in said
+    assert said.startswith("C lowers nDCG@10") and "No difference in accuracy is significant" in said
 
 
 def test_the_chance_level_of_yes_no_questions_is_told_where_there_are_some():
