@@ -185,11 +185,12 @@ class Stages:
 
     @contextmanager
     def asking(
-        self, ledger: Ledger, folder: Path, servers: Servers | None = None
+        self, ledger: Ledger, folder: Path, servers: Servers | None = None, run: str = ""
     ) -> Iterator[dict[str, str]]:
         """The stages' language models run as long as the block, and their requests are entered in
-        `ledger`; stages are closed at its end. Servers of ours write their logs to `folder`, and
-        are shared with those of `servers`. Yields the versions of the servers by stage."""
+        `ledger`, as those of the run with the id `run`; stages are closed at its end. Servers of
+        ours write their logs to `folder`, and are shared with those of `servers`. Yields the
+        versions of the servers by stage."""
         with ExitStack() as stack:
             if servers is None:
                 servers = stack.enter_context(Servers())
@@ -197,7 +198,7 @@ class Stages:
             for group, (blocking, llm) in self.models.items():
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))
-                stack.enter_context(blocking.started(model, ledger))
+                stack.enter_context(blocking.started(model, ledger, run))
                 versions[group] = version_of_server(model)
             for transformer in (*self.transformers.values(), self.list_reranker):
                 if isinstance(transformer, Stage):
@@ -226,12 +227,17 @@ def asking_groups(config: DictConfig) -> list[str]:
     ]
 
 
+def role_of(group: str) -> str:
+    """The role of a group's language model."""
+    return "librarian" if group in LIBRARIANS else group
+
+
 def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
     """Whether one of the groups that are `asking` a language model has none of its own, so that it
     shares the agent's (`stage_model`)."""
     if config.llm is None:
         return False
-    roles = {"librarian" if group in LIBRARIANS else group for group in asking}
+    roles = set(map(role_of, asking))
     return not all(config.get(f"{role}_llm") for role in roles)
 
 
@@ -246,8 +252,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
             if group == "reranker" and not isinstance(part, Stage):
                 part = RerankHead(part)
             if getattr(part, "needs_llm", False):
-                role = "librarian" if group in LIBRARIANS else group
-                models[group] = _model_of(part, config, group, role)
+                models[group] = _model_of(part, config, group, role_of(group))
             parts[group] = part
     if parts.keys() - {"retriever"}:
         keep_bound(config.paths.caches, config.paths.caches_gb)

@@ -45,8 +45,9 @@ class RunContext:
         counted: dict[str, dict[str, float]] = {}
         parts = parts or {}
         before = stage_counts(parts)
+        run = f"{self.folder.manifest()['created']} {self.folder.name}"
         try:
-            with stages.asking(self.ledger, self.folder.path, self.servers) as versions:
+            with stages.asking(self.ledger, self.folder.path, self.servers, run) as versions:
                 self.folder.note_servers(versions)
                 yield counted
         finally:

@@ -4,6 +4,7 @@ of their models."""
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -314,8 +315,8 @@ def test_judges_are_compared_on_every_repeat(entry):
 
 @pytest.mark.parametrize(
     "given",
-    [("agent=navigator", *MODEL[::2]), (*STAGE, "paths.caches=null")],
-    ids=["a planner's model", "a stage whose replies are kept nowhere"],
+    [("agent=navigator", *MODEL[::2]), STAGE, (*STAGE, "paths.caches=null")],
+    ids=["a planner's model", "a stage that samples", "a stage whose replies are kept nowhere"],
 )
 def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
     small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight=0")
@@ -325,6 +326,30 @@ def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
     assert {status for part in folder.repeats() for status in part.statuses().values()} == {
         "completed"
     }
+
+
+def test_repeats_search_by_rewritings_of_their_own_also_where_they_are_resumed(entry, peer):
+    def rewritten(part):
+        notes = {t.qid: t.calls[0].notes["rewrite"]["rewritten"] for t in part.trajectories()}
+        return [notes[qid] for qid in sorted(notes)]
+
+    peer.default = lambda _: Say(text=f"Which mill stands by river {len(peer.requests)}?")
+    stage = (*served(peer.openai_url, "rewriter_llm"), "rewriter_llm.model=m", "rewriter=q2q")
+    run = ("run", *TINY, *stage, "agent=one_shot", "repeats=2", "preflight=0")
+    assert entry(*run, "name=r") == 0
+    first, second = before = [rewritten(part) for part in RunFolder("runs/r").repeats()]
+    assert len({*first, *second}) == len(peer.requests) == 12
+    shutil.rmtree("runs/r/repeats/2")
+    assert entry(*run, "name=r") == 0
+    assert [rewritten(part) for part in RunFolder("runs/r").repeats()] == before
+    assert len(peer.requests) == 12
+    counted = contents("runs/r/manifest.json")["stages"]["rewriter"]
+    assert counted["cache_hits"] == 6 and "samples_of_other_runs" not in counted
+    # Another run with the same queries searches by the same samples, and says so.
+    assert entry(*run, "name=other") == 0
+    assert len(peer.requests) == 12
+    manifest = contents("runs/other/manifest.json")
+    assert manifest["stages"]["rewriter"]["samples_of_other_runs"] == 12
 
 
 # What a run has spent outlives replies without usage, and damaged files.

@@ -449,6 +449,12 @@ def repeat_id(qid: str, repeat: int) -> str:
     return qid if repeat == 1 else f"{qid}#repeat{repeat}"
 
 
+def repeat_of(name: str) -> int:
+    """The repeat of a `repeat_id`."""
+    found = re.search(r"#repeat([1-9]\d{0,5})$", name)
+    return int(found[1]) if found else 1
+
+
 def question_of(name: str, repeat: int) -> str:
     """The question id of a `repeat_id`."""
     return name if repeat == 1 else name.removesuffix(f"#repeat{repeat}")
