@@ -65,7 +65,13 @@ from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.llm.prices import AGENTS, ANSWERING, Price, PriceTables, UsageTotals
 from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.report import benchmark_tables, comparison_table, render, write_report
+from soundingline.toolkit.report import (
+    benchmark_tables,
+    comparison_table,
+    cost_tables,
+    render,
+    write_report,
+)
 from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
@@ -508,6 +514,8 @@ def compare_folders(
     console.print(comparison_table(runs, comparisons, baseline=baseline))
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
+        console.print(table)
+    for table in cost_tables(runs):
         console.print(table)
     console.print(f"Report: {report_path}", soft_wrap=True)
     if missing:

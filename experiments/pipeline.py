@@ -20,7 +20,7 @@ from soundingline.pipelines.cache import keep_bound
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankHead
-from soundingline.pipelines.stage import Collection, Stage, bound
+from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
@@ -324,9 +324,10 @@ def blocking_model(llm: LanguageModel, role: str) -> BlockingModel:
 def stage_counts(
     transformers: Mapping[str, Any], before: Mapping[str, Mapping[str, float]] | None = None
 ) -> dict[str, dict[str, float]]:
-    """What bound stages have counted, by group, and the seconds that their models took; stages
-    without counts are left out. `before` are counts of the same stages that are not told again; of
-    what is called `largest_*` there is only the largest ever."""
+    """What bound stages have counted, by group, and the seconds that their models took, also as
+    `gpu_seconds` where these are on a GPU; stages without counts are left out. `before` are counts
+    of the same stages that are not told again; of what is called `largest_*` there is only the
+    largest ever."""
     counts: dict[str, dict[str, float]] = {}
     for group, stage in transformers.items():
         if not isinstance(getattr(stage, "counts", None), Mapping):
@@ -336,6 +337,8 @@ def stage_counts(
             name: number if name.startswith("largest_") else number - known.get(name, 0)
             for name, number in stage.counts.items()
         }
+        if "seconds" in counts[group] and computes_on_gpu(stage):
+            counts[group]["gpu_seconds"] = counts[group]["seconds"]
     return {group: numbers for group, numbers in counts.items() if numbers}
 
 

@@ -218,7 +218,14 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
             seconds = time.monotonic() - began
         ranked, judged = topics_to_rank(built.benchmark)
         of_query = query_costs(built.stages, counted, seconds, len(ranked))
-        folder.note_costs({"once": corpus_costs(built.parts), "query": of_query})
+        index = built.prepared.build_seconds()
+        folder.note_costs(
+            {
+                **({"index": index} if index else {}),
+                "once": corpus_costs(built.parts),
+                "query": of_query,
+            }
+        )
         answers = built.benchmark.answers
         guessed = {
             **keep_phrases(folder.path, notes, answers),

@@ -128,10 +128,10 @@ class CachedLLM:
     in the cache when its last byte has arrived. A prompt that several threads need at once is
     requested once, and if there is a cache, also one that several processes need (`Claims`).
 
-    The repeats of a run share the replies that do not differ between requests, those at temperature
-    0 and those of one token that are read for its log-probabilities. Other replies are sampled: each
-    repeat has a cache of its own, so that it gets its own reply, and the same one when it is resumed.
-    A seed is raised by one with each repeat.
+    The repeats of a run share the replies that do not differ between requests: those at
+    temperature 0, and those of one token that is read for its log-probabilities. Other replies are
+    sampled. Each repeat has a cache of its own for them, so that it gets its own replies, and the
+    same ones when it is resumed. A seed is raised by one with each repeat.
 
     An empty reply, or one that is cut off by the output limit, is requested once more, with the
     next seed if there is one. Errors are not cached, nor replies without the log-probabilities that
@@ -404,8 +404,8 @@ class CachedLLM:
 
 
 def is_sampled(settings: SamplingParams) -> bool:
-    """Whether two requests with these settings may have different replies. A server that chooses the
-    temperature samples; the log-probabilities of the first token do not depend on which is drawn."""
+    """Whether two requests with these settings may have different replies. A server that chooses
+    the temperature samples. The log-probabilities of a first token do not depend on the sample."""
     one_token = settings.logprobs is not None and settings.max_output_tokens == 1
     return settings.temperature != 0 and not one_token
 

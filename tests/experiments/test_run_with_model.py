@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,27 @@ def test_judges_are_compared_on_every_repeat(entry):
     assert {*pair["only_a"], *pair["only_b"]} <= names
     differing = len(pair["only_a"]) + len(pair["only_b"])
     assert pair["raw"] == pytest.approx(1 - differing / 11)
+
+
+def test_a_manifest_tells_when_a_run_was_under_way_and_how_long_it_held_gpus(entry, peer):
+    peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
+    local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")
+    run = ("run", *TINY, *local, "llm.server.options.tensor_parallel_size=4", "preflight=0")
+    assert entry(*run, "name=r") == 0
+    manifest = contents("runs/r/manifest.json")
+    (period,) = manifest["periods"]
+    began, ended = (datetime.fromisoformat(period[name]) for name in ("started", "ended"))
+    assert datetime.fromisoformat(manifest["created"]) <= began <= ended
+    held = manifest["stages"]["llm"]["gpu_seconds"]
+    # Four GPUs for as long as the questions took, which are in whole seconds.
+    assert 0 < held < 4 * ((ended - began).total_seconds() + 2)
+    # A start that asks nothing is no period, and one that does is another.
+    assert entry(*run, "name=r") == 0
+    assert contents("runs/r/manifest.json")["periods"] == [period]
+    next(Path("runs/r/queries").glob("*.json")).unlink()
+    assert entry(*run, "name=r") == 0
+    assert len(contents("runs/r/manifest.json")["periods"]) == 2
+    assert contents("runs/r/manifest.json")["stages"]["llm"]["gpu_seconds"] > held
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,8 @@ class BlockingModel:
         return f"BlockingModel({self.name!r}, role={self.role!r})"
 
     def start(self, model: ChatModel, ledger: Ledger | None = None, run: str = "") -> None:
-        """Send requests to `model` and record them on `ledger` (None: a new one without caps). `run`
-        is the id of the run that makes them, by which caches tell its replies from those of others.
-        """
+        """Send requests to `model` and record them on `ledger` (None: a new one without caps) for
+        the run with the id `run`, which caches note beside sampled replies."""
         with self._lock:
             if self._loop:
                 raise RuntimeError(f"{self!r} has been started already")

@@ -113,6 +113,7 @@ def render(
         results.results_section(data),
         effects_section(data),
         agents.accuracy_cost_section(data),
+        agents.cell_costs_section(data),
         agents.costs_section(data),
         agents.corpus_size_section(data),
         agents.roles_section(data),

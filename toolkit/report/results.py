@@ -589,9 +589,9 @@ def stages_section(data: ReportData) -> Section | None:
 
 def provenance_section(data: ReportData) -> Section | None:
     """Everything else in the manifests: fingerprints, versions, dates."""
-    elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format")
+    elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format", "periods")
     rows = [
-        {"run": run.name}
+        {"run": run.name, "under way": _periods(run)}
         | flat({key: value for key, value in run.manifest.items() if key not in elsewhere})
         for run in data.runs
     ]
@@ -599,6 +599,12 @@ def provenance_section(data: ReportData) -> Section | None:
     lead = "From the manifests of the runs. Fingerprints are hashes of content."
     title = "Fingerprints and versions"
     return Section("provenance", title, lead=lead, tables=tables) if tables else None
+
+
+def _periods(run: EvaluatedRun) -> str:
+    """When the run was under way."""
+    periods = run.manifest.get("periods", [])
+    return "; ".join(f"{one['started']} to {one.get('ended', 'unknown')}" for one in periods)
 
 
 def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -64,6 +64,7 @@ class Manifest(TypedDict, total=False):
     stages: dict[str, dict[str, float]]
     costs: dict[str, dict[str, float]]
     servers: dict[str, str]
+    periods: list[dict[str, str]]
     imported: dict[str, Any]
 
 
