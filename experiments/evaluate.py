@@ -29,7 +29,6 @@ from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
     EvaluatedRun,
-    ExactAnswerJudge,
     Judge,
     PairedComparison,
     evaluate_run_folder,
@@ -45,7 +44,6 @@ from soundingline.toolkit.evaluation.comparison import compare as compare_runs
 from soundingline.toolkit.evaluation.evaluation import read_rankings
 from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import (
-    FAILED,
     JudgeCase,
     LlmJudge,
     ModelVerdict,
@@ -53,7 +51,7 @@ from soundingline.toolkit.evaluation.judge import (
     VerdictFile,
     case_of,
     judge_cases,
-    verdicts_in,
+    record_judges,
 )
 from soundingline.toolkit.evaluation.statistics import Agreement, agreement
 from soundingline.toolkit.files import fingerprint, write_json, write_text
@@ -233,26 +231,6 @@ async def _judge_all(
                 await judge_repeat(one)
     finally:
         await model.close()
-
-
-def judges_of(folder: RunFolder, benchmark: Benchmark) -> Mapping[str, Mapping[str, bool]]:
-    """Judge -> answer -> whether it is correct. Answers are named by `repeat_id`. A failed request
-    is no verdict; an unreadable reply is a wrong answer."""
-    rule = ExactAnswerJudge()
-    judges: dict[str, dict[str, bool]] = {"exact_answer": {}}
-    for part in folder.repeats():
-        for trajectory in part.trajectories():
-            accepted = benchmark.answers.get(trajectory.qid)
-            if trajectory.status != "failed" and accepted:
-                verdict = rule.verdict(trajectory.qid, trajectory.answer, accepted)
-                name = repeat_id(trajectory.qid, part.number)
-                judges["exact_answer"][name] = verdict.correct
-        for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
-            verdicts = judges.setdefault(path.stem.removeprefix("verdicts-"), {})
-            for qid, recorded in verdicts_in(path).items():
-                if recorded.error != FAILED:
-                    verdicts[repeat_id(qid, part.number)] = recorded.correct
-    return judges
 
 
 ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
@@ -556,17 +534,23 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
     """Measure how far the judges of a run agree.
 
     Compares the exact rule and every model whose verdicts are in the run folder, pairwise, and
-    writes `evaluation/agreement.json`. No model is called.
+    writes `evaluation/agreement.json`. With `judge=llm llm@judge_llm=...` that model first judges
+    the answers that it has not judged. The measures of the run stay those of its own judge.
     """
     if not runs:
         raise InputError("no run was named", do="soundingline judge runs/<name>")
+    check_judge(settings.config)
     for run in runs:
         folder = RunFolder(run)
-        judges = judges_of(folder, recorded_benchmark(folder, settings))
+        if judges_by_model(settings.config):
+            benchmark = recorded_benchmark(folder, settings)
+            with judging_alone(settings.config, folder) as ledger:
+                judge_run(settings.config, folder, benchmark, ledger)
+        judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
         if len(judges) < 2:
             raise InputError(
                 f"only {', '.join(judges)} has judged {folder.path}",
-                do=f"soundingline evaluate judge=llm llm@judge_llm=... {folder.path}",
+                do=f"soundingline judge judge=llm llm@judge_llm=... {folder.path}",
             )
         questions = {
             repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()

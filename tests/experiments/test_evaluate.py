@@ -2,6 +2,7 @@
 are compared with a paper's."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from support.benchmarks import TINY
 from support.runs import starts
 
-from soundingline.toolkit.evaluation.evaluation import Evaluation, write_evaluation
+from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
 from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.files import JsonLinesLog
 from soundingline.toolkit.runs import RunFolder
@@ -86,6 +87,35 @@ def test_the_judges_of_a_run_are_compared(entry, capsys):
     differing = len(pair["only_a"]) + len(pair["only_b"])
     assert pair["n"] == 6 and pair["raw"] == pytest.approx(1 - differing / 6)
     assert "kappa" in capsys.readouterr().out
+
+
+def test_a_second_judge_is_shown_beside_the_first_and_leaves_the_measures_alone(entry, capsys):
+    """Its verdicts and the first judge's are the same, but for one."""
+    assert entry("run", *TINY, *JUDGE, "name=k") == 0
+    metrics = Path("runs/k/metrics.json").read_bytes()
+    second = (*JUDGE, "judge.reference=false")
+    assert entry("judge", *second, "runs/k") == 0
+    assert Path("runs/k/metrics.json").read_bytes() == metrics
+    assert len(contents("runs/k/evaluation/agreement.json")) == 3
+    (path,) = (
+        path
+        for path in Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl")
+        if not lines(path)[0]["reference"]
+    )
+    rows = {row["qid"]: row["correct"] for row in lines(path)[1:]}
+    judges = load_run("runs/k").judges
+    assert judges[path.stem.removeprefix("verdicts-")] == {"model": "scripted", "verdicts": rows}
+    assert entry("run", *TINY, "name=other") == 0 and load_run("runs/other").judges == {}
+    assert entry("compare", "runs/k", "runs/other", "name=c") == 0
+    report = Path("runs/c/report.md").read_text()
+    share = f"{sum(rows.values()) / 6:.3f}"
+    shown, *_ = re.findall(rf"scripted \({path.stem[-12:]}\) \| ([^|]*)\|", report)
+    assert shown.split()[0] == share and "the exact rule / scripted" in report
+    # A trajectory that is newer than the verdicts leaves them out until they are judged again.
+    Path("runs/k/evaluation/judges.json").write_text(
+        json.dumps({**contents("runs/k/evaluation/judges.json"), "trajectories": "older"})
+    )
+    assert load_run("runs/k").judges == {}
 
 
 # What ends judging.

@@ -44,6 +44,7 @@ from soundingline.toolkit.evaluation.funnel import (
     reach_by_tier,
     relevant_documents,
 )
+from soundingline.toolkit.evaluation.judge import record_judges
 from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
 from soundingline.toolkit.evaluation.retrieval import (
     DEFAULT_MEASURES,
@@ -328,6 +329,7 @@ def evaluate_run_folder(
             write_text(part.path / RANKINGS, ranking, clear=True)
     evaluation = average_repeats(evaluations) if len(evaluations) > 1 else evaluations[0]
     write_evaluation(folder.path, evaluation, state=state)
+    record_judges(folder)
     if folder.state() != state:
         raise changed
     return load_run(folder.path)

@@ -448,6 +448,41 @@ def variance_components(values: Mapping[str, Sequence[float]]) -> VarianceCompon
     )
 
 
+def judged_components(
+    values: Mapping[str, Sequence[Sequence[float]]],
+) -> tuple[VarianceComponents, float] | None:
+    """The variance components of values that several judges gave, and the standard deviation of a
+    judge's value around the mean over judges.
+
+    The design is nested: the value that judge k gives to repeat j of question i is
+    mu + a_i + e_ij + g_ijk (Searle, Casella and McCulloch, 1992, chapter 3). `within` is the
+    deviation of e, without the part that the judges bring, and `share` its share in the variance of
+    all three.
+
+    Args:
+        values: question -> repeat -> the value of each judge, of as many judges everywhere.
+
+    Returns:
+        None where `variance_components` of the means over judges is None, and for one judge.
+
+    Example:
+        >>> parts, judge = judged_components({"q1": [[0, 1], [1, 1]], "q2": [[0, 0], [0, 0]]})
+        >>> round(parts.within, 3), round(judge, 3)
+        (0.0, 0.354)
+    """
+    judged = [np.asarray(row, dtype=float) for row in values.values()]
+    parts = variance_components({qid: np.mean(row, axis=1) for qid, row in values.items()})
+    judges = judged[0].shape[1] if judged else 1
+    if parts is None or judges < 2:
+        return None
+    answers = np.concatenate(judged)
+    judge = float(answers.var(axis=1, ddof=1).mean())
+    within = max(0.0, parts.within**2 - judge / judges)
+    total = within + parts.between**2 + judge
+    share = within / total if total > 0 else None
+    return parts._replace(within=math.sqrt(within), share=share), math.sqrt(judge)
+
+
 class Agreement(NamedTuple):
     """The agreement of two judges over the `n` answers that both judged.
 

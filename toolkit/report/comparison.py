@@ -117,6 +117,7 @@ def render(
         agents.costs_section(data),
         agents.corpus_size_section(data),
         agents.roles_section(data),
+        results.judges_section(data),
         results.repeats_section(data),
         agents.funnel_section(data),
         agents.curves_section(data),

@@ -28,6 +28,7 @@ from soundingline.toolkit.evaluation.statistics import (
     equal_ties,
     factorial_effects,
     holm,
+    judged_components,
     paired_test,
     questions_needed,
     smallest_difference,
@@ -631,6 +632,24 @@ def test_a_margin_is_of_the_first_measure():
 
 
 # Repeats of questions: the question is the unit of the statistics.
+
+
+@pytest.mark.parametrize("judges", [2, 3])
+def test_the_variance_of_judges_is_split_from_that_of_runs_and_questions(judges):
+    """Normal deviations of known sizes are found again, and a judge's is not taken for a run's."""
+    rng, (question, run, judge) = np.random.default_rng(3), (0.8, 0.5, 0.3)
+    shape = (4000, 3, judges)
+    values = rng.normal(0, question, shape[0])[:, None, None]
+    values = values + rng.normal(0, run, shape[:2])[:, :, None] + rng.normal(0, judge, shape)
+    parts, found = judged_components({f"q{n}": row for n, row in enumerate(values)})
+    assert (parts.between, parts.within, found) == pytest.approx((question, run, judge), rel=0.04)
+    assert parts.share == pytest.approx(0.25 / (0.64 + 0.25 + 0.09), rel=0.05)
+    # Equal verdicts leave what there is without judges.
+    equal = {f"q{n}": np.repeat(row[:, :1], 2, axis=1) for n, row in enumerate(values)}
+    parts, none = judged_components(equal)
+    alone = variance_components({qid: row[:, 0] for qid, row in equal.items()})
+    assert none == 0 and parts == pytest.approx(alone)
+    assert judged_components({qid: row[:, :1] for qid, row in equal.items()}) is None
 
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4, 4, 4], [2, 5, 1, 3, 7]], ids=["balanced", "unequal"])
