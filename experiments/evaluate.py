@@ -380,7 +380,8 @@ def compare(
     """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`.
 
     `soundingline compare --published runs/<name>` takes the folder of a sweep, or runs. It prints
-    our figures next to those of the paper, and marks published values outside our 95 % intervals.
+    our figures next to those of the paper, and the interval of each difference by the run-to-run
+    noise of both. Runs of others that were imported are compared with ours by question.
     """
     if published and runs:
         compare_with_published(runs)

@@ -246,20 +246,37 @@ def test_cells_are_matched_with_rows_by_their_factors(printed, tmp_path, form):
     cell(tmp_path / "runs" / "s", right=4)
     cell(tmp_path / "runs" / "s", right=4, reranker="monot5")
     lines = printed(form)
-    # Wilson's interval of 4 in 8; a sum of 8 times 1.1 dollars.
-    assert "none accuracy 0.500 0.500 [0.215, 0.785] within" in lines
-    assert any("run_dollars 9.00 8.80 [" in line and line.endswith("within") for line in lines)
-    assert "monot5 accuracy 0.990 0.500 [0.215, 0.785] outside" in lines
+    # By hand: Student's t of 7 degrees of freedom times the root of half of the variance of the
+    # questions over 8 of them, on both sides; and half a unit of the last published digit.
+    width = 2.364624 * (0.5 * (8 * 0.25 / 7) * 2 / 8) ** 0.5 + 0.005
+    shown = f"0.500 0.500 0.000 [−{width:.3f}, {width:.3f}] consistent"
+    assert f"none accuracy {shown}" in lines
+    width = 8 * 2.364624 * (0.5 * (8 * 0.01 / 7) * 2 / 8) ** 0.5 + 0.05
+    shown = f"9.00 8.80 −0.20 [−{width + 0.2:.2f}, {width - 0.2:.2f}] consistent"
+    assert f"run_dollars {shown}" in lines
+    assert any(line.startswith("monot5 accuracy 0.990 0.500 −0.490 [−0.942,") for line in lines)
+    assert sum(line.endswith(" differs") for line in lines) == 1
+    assert any("Without repeats it is taken to be 50% of the variance" in line for line in lines)
     assert "Not run: llm=vllm/two, reranker=none" in lines
     assert "Also published: system another, accuracy 0.4" in lines
-    assert lines[-1] == (
-        "2 of 3 published values are within our 95 % intervals: these are reproduced."
-    )
+    assert lines[-1] == ("2 of 3 published values are consistent with ours: these are reproduced.")
+
+
+def test_an_imported_run_is_compared_by_question(printed, tmp_path):
+    cell(tmp_path / "runs" / "s", right=4)
+    other = cell(tmp_path / "runs" / "s", right=4, tool="theirs")
+    manifest = contents(other / "manifest.json")
+    manifest["imported"] = {"format": "browsecomp_plus"}
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    lines = printed()
+    assert lines[0] == "Differences by question" and not any("Not run" in line for line in lines)
+    (row,) = (line for line in lines if " accuracy " in line)
+    assert row.endswith("accuracy 0.500 0.500 0.000 [0.000, 0.000] consistent")
 
 
 def test_a_depth_of_a_row_is_compared_with_the_value_in_the_configuration(printed, tmp_path):
     cell(tmp_path / "runs" / "s", right=4, **{"reranker": "monot5", "tool.depth": "20"})
-    assert "outside" not in " ".join(printed())
+    assert "differs" not in " ".join(printed())
 
 
 @pytest.mark.parametrize(
