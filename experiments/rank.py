@@ -57,6 +57,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     list_counts,
     measure_rankings,
     parse_measures,
+    with_judged,
     with_list_measures,
     with_targets,
 )
@@ -298,7 +299,7 @@ def evaluate_pipeline(
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
     checked = (benchmark.targets, benchmark.checklists, benchmark.satisfaction)
     per_question = {
-        **measure_rankings(outline.rankings, judged, measures),
+        **measure_rankings(outline.rankings, judged, with_judged(measures, judged)),
         **checklist_measures(outline.rankings, outline.rankings, *checked),
     }
     qids = [topic.qid for topic in benchmark.topics]

@@ -56,6 +56,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     list_counts,
     list_measures,
     measure_rankings,
+    with_judged,
     with_list_measures,
     with_targets,
 )
@@ -259,7 +260,9 @@ def evaluate_run(
     with_forced = {} if forced_answers else {"accuracy_with_forced": _or_zero(accepted, correct)}
     checklists, satisfaction = benchmark.checklists, benchmark.satisfaction
     per_question = {
-        **measure_rankings(rankings, evidence, with_list_measures(measures, targets)),
+        **measure_rankings(
+            rankings, evidence, with_judged(with_list_measures(measures, targets), evidence)
+        ),
         **checklist_measures(rankings, qids, targets, checklists, satisfaction),
         **list_measures(rankings, targets, benchmark.missing_documents),
         **answer_coverage(rankings, accepted, texts or benchmark.document_texts),
