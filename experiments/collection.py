@@ -103,9 +103,9 @@ class IndexedCollection:
         return {"shards": self.shards} if self.shards > 1 and divisible(engine) else {}
 
     def build_seconds(self) -> dict[str, float]:
-        """The `seconds` that building the indexes has taken, with all their shards, and the
-        `gpu_seconds` among them; empty where there is no record. Builds that were interrupted have
-        left none."""
+        """The seconds that building the indexes with all their shards has taken: of `all`, and of
+        those by a model on a GPU (`gpu`). Empty where there is no record; builds that were
+        interrupted have left none."""
         total = Counter[str]()
         for name in {self.path.name, *self.others}:
             file = _seconds_file(self.folder / name)
@@ -284,9 +284,9 @@ def _timed(path: Path, engine: Any) -> Iterator[None]:
     began = time.monotonic()
     yield
     seconds = round(time.monotonic() - began, 3)
-    file, spent = _seconds_file(path), Counter({"seconds": seconds})
+    file, spent = _seconds_file(path), Counter({"all": seconds})
     if computes_on_gpu(engine):
-        spent["gpu_seconds"] = seconds
+        spent["gpu"] = seconds
     with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
         if file.exists():
             spent.update(read_json(file, dict[str, float], do="remove that file"))

@@ -222,7 +222,7 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
         index = built.prepared.build_seconds()
         folder.note_costs(
             {
-                **({"index": index} if index else {}),
+                **({"index_seconds": index} if index else {}),
                 "once": corpus_costs(built.parts),
                 "query": of_query,
             }

@@ -126,7 +126,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
         if last and judges_by_model(config):
             # Judging costs money, and the answers may change once the fault is corrected.
             raise stopped(last, context, prepared_run)
-        costs = {"once": corpus_costs(built.parts), "index": built.prepared.build_seconds()}
+        costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
         folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
         cell = evaluated(
             folder,

@@ -403,10 +403,10 @@ def cell_costs_table(data: ReportData) -> Table | None:
         gpu = {name: row["gpu_seconds"] for name, row in stages.items() if row.get("gpu_seconds")}
         each = ", ".join(f"{name} {number(seconds, 0)}" for name, seconds in gpu.items())
         yield TableEntry(number(math.fsum(gpu.values()) if gpu else None, 0), sub=each)
-        index, phrases = costs.get("index", {}), _costs(run)["once"]
-        used = index.get("gpu_seconds")
+        index, phrases = costs.get("index_seconds", {}), _costs(run)["once"]
+        used = index.get("gpu")
         sub = f"{number(used, 0)} on a GPU" if used else ""
-        yield TableEntry(number(index.get("seconds"), 1), sub=sub)
+        yield TableEntry(number(index.get("all"), 1), sub=sub)
         paid = [f"{number(phrases[unit], 2)} {unit}" for unit in _UNITS[:2] if unit in phrases]
         yield TableEntry(number(phrases.get("seconds"), 1), sub=", ".join(paid))
 

@@ -231,7 +231,7 @@ class RunFolder:
 
     def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
         """Add costs to the manifest's `costs`: seconds and other numbers by name, of enriching the
-        corpus (`once`), of the `index`, and of a `query` (mean). Numbers that the manifest has
+        corpus (`once`), of a `query` (mean), and `index_seconds`. Numbers that the manifest has
         already do not change, because a later start finds more in caches."""
         with self._changing_manifest() as manifest:
             known = manifest.setdefault("costs", {})

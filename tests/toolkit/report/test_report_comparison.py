@@ -481,7 +481,7 @@ def test_the_cost_of_a_run_has_the_spread_over_its_questions_and_its_local_model
         "usage_output_tokens": {qid: [10 * n for n in row] for qid, row in tokens.items()},
     }
     stages = {"reranker": {"gpu_seconds": 30.0, "seconds": 30.0}, "llm": {"gpu_seconds": 70.0}}
-    costs = {"index": {"seconds": 9.0, "gpu_seconds": 4.0}, "once": {"seconds": 2, "dollars": 0.5}}
+    costs = {"index_seconds": {"all": 9.0, "gpu": 4.0}, "once": {"seconds": 2, "dollars": 0.5}}
     manifest = {**first.manifest, "stages": stages, "costs": costs}
     first = replace(first, repeats=spent, manifest=manifest)
     table = agents.cell_costs_table(report_data([first, second]))
