@@ -284,13 +284,13 @@ def _timed(path: Path, engine: Any) -> Iterator[None]:
     began = time.monotonic()
     yield
     seconds = round(time.monotonic() - began, 3)
-    file, spent = _seconds_file(path), Counter({"all": seconds})
+    file, spent = _seconds_file(path), {"all": seconds}
     if computes_on_gpu(engine):
         spent["gpu"] = seconds
     with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
-        if file.exists():
-            spent.update(read_json(file, dict[str, float], do="remove that file"))
-        write_json(file, dict(spent), clear=True)
+        known = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
+        total = {name: known.get(name, 0.0) + spent.get(name, 0.0) for name in {**known, **spent}}
+        write_json(file, total, clear=True)
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:

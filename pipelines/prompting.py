@@ -312,7 +312,7 @@ class CachedLLM:
                 # The hash of a prompt, which holds a whole document, only if it is needed.
                 known = self._until_next_start
                 reply = known.get(text_hash(prompt)) if known else None
-            elif self._is_sampled:
+            elif value is not None and self._is_sampled:
                 others += value.get("run", "") != self._model.run
             if reply is not None:
                 replies[prompt] = reply
