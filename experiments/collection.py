@@ -4,6 +4,7 @@ opened if they stand, built if not.
 indexes/<benchmark>/documents-<fingerprint>/       raw text, once a corpus
 indexes/<benchmark>/<unit>-spans-<fingerprint>/    where its units begin and end
 indexes/<benchmark>/<unit>-<engine>-<fingerprint>/ the index
+indexes/<benchmark>/<the same>.seconds.json        how long it took to build
 indexes/<benchmark>/links-<fingerprint>/           of the corpus and of what the links are made of
 indexes/<benchmark>/headings-<fingerprint>/        of the corpus: titles, urls, identifiers
 """
@@ -11,6 +12,8 @@ indexes/<benchmark>/headings-<fingerprint>/        of the corpus: titles, urls, 
 from __future__ import annotations
 
 import shutil
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from soundingline.pipelines.engines.engine import DeletedIndex, Engine, RemoteEngine
-from soundingline.pipelines.stage import MadeOnce
+from soundingline.pipelines.stage import MadeOnce, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.console import notify, track
@@ -34,9 +37,11 @@ from soundingline.toolkit.files import (
     building_lock,
     file_lock,
     fingerprint,
+    read_json,
     read_only,
     verify_checksum_list,
     write_checksum_list,
+    write_json,
     write_text,
 )
 
@@ -97,6 +102,17 @@ class IndexedCollection:
     def _shards_of(self, engine: Any) -> dict[str, int]:
         return {"shards": self.shards} if self.shards > 1 and divisible(engine) else {}
 
+    def build_seconds(self) -> dict[str, float]:
+        """The seconds that building the indexes with all their shards has taken: of `all`, and of
+        those by a model on a GPU (`gpu`). Empty where there is no record; builds that were
+        interrupted have left none."""
+        total = Counter[str]()
+        for name in {self.path.name, *self.others}:
+            file = _seconds_file(self.folder / name)
+            if file.exists():
+                total.update(read_json(file, dict[str, float], do="remove that file"))
+        return dict(total)
+
     def build_shard(self, engine: Any, shard: Shard) -> None:
         """Make a shard of the index of an engine that can be divided, unless the index is there.
         One process at a time makes a shard."""
@@ -104,7 +120,8 @@ class IndexedCollection:
         with _missing(path, f"{shard} of the index '{path}'", shard.folder(path)) as missing:
             if missing:
                 units = StoredUnits(self.store)
-                engine.build_shard(units, path, shard, corpus_fingerprint=self.corpus)
+                with _timed(path, engine):
+                    engine.build_shard(units, path, shard, corpus_fingerprint=self.corpus)
 
     def missing_shards(self, engine: Any, count: int) -> tuple[Path, list[int]]:
         """The path of an engine's index, and the numbers of the shards that it lacks."""
@@ -242,7 +259,8 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **setti
         if missing:
             if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
                 notify(notice)
-            engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
+            with _timed(path, engine):
+                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     try:
         return engine.open(path, corpus_fingerprint=corpus)
     except DeletedIndex:
@@ -254,6 +272,25 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **setti
                 shutil.rmtree(path)
                 engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     return engine.open(path, corpus_fingerprint=corpus)
+
+
+def _seconds_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.seconds.json")
+
+
+@contextmanager
+def _timed(path: Path, engine: Any) -> Iterator[None]:
+    """Add the duration of the block, if it ends well, to that of building the index at `path`."""
+    began = time.monotonic()
+    yield
+    seconds = round(time.monotonic() - began, 3)
+    file, spent = _seconds_file(path), {"all": seconds}
+    if computes_on_gpu(engine):
+        spent["gpu"] = seconds
+    with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
+        known = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
+        total = {name: known.get(name, 0.0) + spent.get(name, 0.0) for name in {**known, **spent}}
+        write_json(file, total, clear=True)
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:

@@ -30,7 +30,6 @@ from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
     EvaluatedRun,
-    ExactAnswerJudge,
     Judge,
     PairedComparison,
     evaluate_run_folder,
@@ -46,7 +45,6 @@ from soundingline.toolkit.evaluation.comparison import compare as compare_runs
 from soundingline.toolkit.evaluation.evaluation import read_rankings
 from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import (
-    FAILED,
     JudgeCase,
     LlmJudge,
     ModelVerdict,
@@ -54,7 +52,7 @@ from soundingline.toolkit.evaluation.judge import (
     VerdictFile,
     case_of,
     judge_cases,
-    verdicts_in,
+    record_judges,
 )
 from soundingline.toolkit.evaluation.statistics import Agreement, agreement
 from soundingline.toolkit.files import fingerprint, write_json, write_text
@@ -66,7 +64,13 @@ from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.llm.prices import AGENTS, ANSWERING, Price, PriceTables, UsageTotals
 from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.report import benchmark_tables, comparison_table, render, write_report
+from soundingline.toolkit.report import (
+    benchmark_tables,
+    comparison_table,
+    cost_tables,
+    render,
+    write_report,
+)
 from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
@@ -230,26 +234,6 @@ async def _judge_all(
         await model.close()
 
 
-def judges_of(folder: RunFolder, benchmark: Benchmark) -> Mapping[str, Mapping[str, bool]]:
-    """Judge -> answer -> whether it is correct. Answers are named by `repeat_id`. A failed request
-    is no verdict; an unreadable reply is a wrong answer."""
-    rule = ExactAnswerJudge()
-    judges: dict[str, dict[str, bool]] = {"exact_answer": {}}
-    for part in folder.repeats():
-        for trajectory in part.trajectories():
-            accepted = benchmark.answers.get(trajectory.qid)
-            if trajectory.status != "failed" and accepted:
-                verdict = rule.verdict(trajectory.qid, trajectory.answer, accepted)
-                name = repeat_id(trajectory.qid, part.number)
-                judges["exact_answer"][name] = verdict.correct
-        for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
-            verdicts = judges.setdefault(path.stem.removeprefix("verdicts-"), {})
-            for qid, recorded in verdicts_in(path).items():
-                if recorded.error != FAILED:
-                    verdicts[repeat_id(qid, part.number)] = recorded.correct
-    return judges
-
-
 ALL_PAIRS = 8  # with more runs, each is compared only with the baseline (or the first run)
 _RECALL_OF_CHANGES = "recall_surfaced"  # is tested too where there is a baseline
 _QUESTIONS = 8  # questions on which two judges differ that are named
@@ -397,7 +381,8 @@ def compare(
     """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`.
 
     `soundingline compare --published runs/<name>` takes the folder of a sweep, or runs. It prints
-    our figures next to those of the paper, and marks published values outside our 95 % intervals.
+    our figures next to those of the paper, and the interval of each difference by the run-to-run
+    noise of both. Runs of others that were imported are compared with ours by question.
     """
     if published and runs:
         compare_with_published(runs)
@@ -514,6 +499,8 @@ def compare_folders(
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
+    for table in cost_tables(runs):
+        console.print(table)
     console.print(f"Report: {report_path}", soft_wrap=True)
     if missing:
         raise MissingBaseline(
@@ -553,17 +540,23 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
     """Measure how far the judges of a run agree.
 
     Compares the exact rule and every model whose verdicts are in the run folder, pairwise, and
-    writes `evaluation/agreement.json`. No model is called.
+    writes `evaluation/agreement.json`. With `judge=llm llm@judge_llm=...` that model first judges
+    the answers that it has not judged. The measures of the run stay those of its own judge.
     """
     if not runs:
         raise InputError("no run was named", do="soundingline judge runs/<name>")
+    check_judge(settings.config)
     for run in runs:
         folder = RunFolder(run)
-        judges = judges_of(folder, recorded_benchmark(folder, settings))
+        if judges_by_model(settings.config):
+            benchmark = recorded_benchmark(folder, settings)
+            with judging_alone(settings.config, folder) as ledger:
+                judge_run(settings.config, folder, benchmark, ledger)
+        judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
         if len(judges) < 2:
             raise InputError(
                 f"only {', '.join(judges)} has judged {folder.path}",
-                do=f"soundingline evaluate judge=llm llm@judge_llm=... {folder.path}",
+                do=f"soundingline judge judge=llm llm@judge_llm=... {folder.path}",
             )
         questions = {
             repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()

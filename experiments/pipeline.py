@@ -20,7 +20,7 @@ from soundingline.pipelines.cache import keep_bound
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankHead
-from soundingline.pipelines.stage import Collection, Stage, bound
+from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
@@ -190,11 +190,12 @@ class Stages:
 
     @contextmanager
     def asking(
-        self, ledger: Ledger, folder: Path, servers: Servers | None = None
+        self, ledger: Ledger, folder: Path, servers: Servers | None = None, run: str = ""
     ) -> Iterator[dict[str, str]]:
         """The stages' language models run as long as the block, and their requests are entered in
-        `ledger`; stages are closed at its end. Servers of ours write their logs to `folder`, and
-        are shared with those of `servers`. Yields the versions of the servers by stage."""
+        `ledger`, as those of the run with the id `run`; stages are closed at its end. Servers of
+        ours write their logs to `folder`, and are shared with those of `servers`. Yields the
+        versions of the servers by stage."""
         with ExitStack() as stack:
             if servers is None:
                 servers = stack.enter_context(Servers())
@@ -202,7 +203,7 @@ class Stages:
             for group, (blocking, llm) in self.models.items():
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))
-                stack.enter_context(blocking.started(model, ledger))
+                stack.enter_context(blocking.started(model, ledger, run))
                 versions[group] = version_of_server(model)
             for transformer in (*self.transformers.values(), self.list_reranker):
                 if isinstance(transformer, Stage):
@@ -231,12 +232,17 @@ def asking_groups(config: DictConfig) -> list[str]:
     ]
 
 
+def role_of(group: str) -> str:
+    """The role of a group's language model."""
+    return "librarian" if group in LIBRARIANS else group
+
+
 def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
     """Whether one of the groups that are `asking` a language model has none of its own, so that it
     shares the agent's (`stage_model`)."""
     if config.llm is None:
         return False
-    roles = {"librarian" if group in LIBRARIANS else group for group in asking}
+    roles = set(map(role_of, asking))
     return not all(config.get(f"{role}_llm") for role in roles)
 
 
@@ -251,8 +257,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
             if group == "reranker" and not isinstance(part, Stage):
                 part = RerankHead(part)
             if getattr(part, "needs_llm", False):
-                role = "librarian" if group in LIBRARIANS else group
-                models[group] = _model_of(part, config, group, role)
+                models[group] = _model_of(part, config, group, role_of(group))
             parts[group] = part
     if parts.keys() - {"retriever"}:
         keep_bound(config.paths.caches, config.paths.caches_gb)
@@ -324,9 +329,10 @@ def blocking_model(llm: LanguageModel, role: str) -> BlockingModel:
 def stage_counts(
     transformers: Mapping[str, Any], before: Mapping[str, Mapping[str, float]] | None = None
 ) -> dict[str, dict[str, float]]:
-    """What bound stages have counted, by group, and the seconds that their models took; stages
-    without counts are left out. `before` are counts of the same stages that are not told again; of
-    what is called `largest_*` there is only the largest ever."""
+    """What bound stages have counted, by group, and the seconds that their models took, also as
+    `gpu_seconds` where these are on a GPU; stages without counts are left out. `before` are counts
+    of the same stages that are not told again; of what is called `largest_*` there is only the
+    largest ever."""
     counts: dict[str, dict[str, float]] = {}
     for group, stage in transformers.items():
         if not isinstance(getattr(stage, "counts", None), Mapping):
@@ -336,6 +342,8 @@ def stage_counts(
             name: number if name.startswith("largest_") else number - known.get(name, 0)
             for name, number in stage.counts.items()
         }
+        if "seconds" in counts[group] and computes_on_gpu(stage):
+            counts[group]["gpu_seconds"] = counts[group]["seconds"]
     return {group: numbers for group, numbers in counts.items() if numbers}
 
 

@@ -20,17 +20,13 @@ from rich.table import Table
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
-from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
+from soundingline.toolkit.evaluation.comparison import compare, factor_labels, varied_factors
 from soundingline.toolkit.evaluation.evaluation import VERDICTS
 from soundingline.toolkit.evaluation.judge import LlmJudge
+from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.files import read_json, read_json_lines
 from soundingline.toolkit.report.measures import describe, number
-from soundingline.toolkit.report.results import (
-    factor_value,
-    mean_interval,
-    recorded_count,
-    run_interval,
-)
+from soundingline.toolkit.report.results import factor_value, recorded_count
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
@@ -42,24 +38,26 @@ _BY_QUESTION = {"recall_published": "recall_previewed", "accuracy_published": "a
 
 
 class PublishedFigure(NamedTuple):
-    """A published value, and ours with its 95 % interval, where there is one."""
+    """A published value and ours, and their difference with its 95 % interval (`replication`),
+    where there is one."""
 
     measure: str
     published: float
     value: float | None
-    interval: tuple[float, float] | None
+    replication: Replication | None
 
     @property
     def verdict(self) -> str:
-        """Where the published value is: within or outside our interval, if there is one."""
-        if self.interval is None:
+        """Whether both values are consistent, if there is an interval."""
+        if self.replication is None:
             return "not measured" if self.value is None else "no interval"
-        return "within" if self.interval[0] <= self.published <= self.interval[1] else "outside"
+        return self.replication.verdict
 
 
 def compare_with_published(paths: Sequence[Path]) -> None:
     """Print the figures of runs, or of the cells of sweeps, next to the published ones, and what is
-    known to explain differences.
+    known to explain differences. Runs of others that were imported are compared with the other
+    runs by question.
 
     Raises:
         InputError: for a folder without an evaluated run, runs without published figures, and runs
@@ -76,29 +74,35 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         folders += [cell.resolve() for cell in evaluated]
     folders = list(dict.fromkeys(folders))
     runs = load_runs(folders)
+    theirs = [run for run in runs if run.manifest.get("imported")]
+    ours = [run for run in runs if run not in theirs]
+    if ours and theirs:
+        Console(soft_wrap=True).print(_paired(ours, theirs))
+        return
     published = _published(runs)
     varied = varied_factors(runs)
     labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     console, table = Console(soft_wrap=True), Table(title=str(published["source"]), box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
-    for title in ("published", "ours", "95 % interval"):
+    for title in ("published", "ours", "difference", "95 % interval"):
         table.add_column(title, justify="right")
-    table.add_column("published is")
+    table.add_column("verdict")
     figures = []
     for run, label in zip(runs, labels, strict=True):
         of_run = [
             figure
             for row in rows_of(published)
             if _is_of(run, row)
-            for figure in figures_of(run, row)
+            for figure in figures_of(run, row, published)
         ]
         for place, figure in enumerate(of_run):
             table.add_row("" if place else label, *_shown(figure))
         if not of_run:
-            table.add_row(label, "", "—", "", "", "not stated")
+            table.add_row(label, "", "—", "", "", "", "not stated")
         figures += of_run
     console.print(table)
+    console.print(_noise(runs))
     for system in published.get("other_systems") or ():
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
         console.print(f"Also published: {shown}")
@@ -155,22 +159,92 @@ def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
     )
 
 
-def figures_of(run: EvaluatedRun, row: Mapping[str, Any]) -> Iterator[PublishedFigure]:
+def figures_of(
+    run: EvaluatedRun, row: Mapping[str, Any], published: Mapping[str, Any]
+) -> Iterator[PublishedFigure]:
     """The published measures of a row with those of a run. `run_dollars` is the sum over the
-    questions of the agent's and the stages' dollars."""
+    questions of the agent's and the stages' dollars, which has an interval where both sums are over
+    the same number of questions."""
+    questions = published.get("questions")
     for name, value in row.items():
         if value is None or not is_measure(name):
             continue
-        if name == RUN_DOLLARS:
-            dollars = list(run.per_question.get(_DOLLARS, {}).values())
-            mean, count = mean_interval(dollars), len(dollars)
-            interval = (mean[0] * count, mean[1] * count) if mean else None
-            yield PublishedFigure(name, value, sum(dollars) if dollars else None, interval)
-        else:
-            ours, same = run.metrics.get(name), _BY_QUESTION.get(name, name)
-            if ours is not None and not isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6):
-                same = name
-            yield PublishedFigure(name, value, ours, run_interval(run, same))
+        same = _DOLLARS if name == RUN_DOLLARS else _BY_QUESTION.get(name, name)
+        values = run.per_question.get(same, {})
+        scale = len(values) if name == RUN_DOLLARS else 1
+        ours = run.metrics.get(same if name == RUN_DOLLARS else name)
+        if ours is None:
+            yield PublishedFigure(name, value, None, None)
+            continue
+        is_mean = isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6)
+        found = None
+        if values and is_mean and (scale == 1 or questions in (None, scale)):
+            attempts = run.repeats.get(same) or {qid: [one] for qid, one in values.items()}
+            found = replication(
+                attempts,
+                value / scale,
+                questions,
+                sampled=asks_models(run),
+                rounding=_rounding(published, name) / scale,
+            )
+        scaled = Replication(*(scale * end for end in found)) if found else None
+        yield PublishedFigure(name, value, ours * scale, scaled)
+
+
+def asks_models(run: EvaluatedRun) -> bool:
+    """Whether a language model has replied in a run, so that another run may differ."""
+    in_ranking = run.manifest.get("costs", {}).get("query", {}).get("output_tokens")
+    return bool(in_ranking) or any(name.startswith("usage_") for name in run.metrics)
+
+
+def _rounding(published: Mapping[str, Any], measure: str) -> float:
+    """Half a unit of the last digit with which a measure is published."""
+    values = [row[measure] for row in rows_of(published) if row.get(measure) is not None]
+    return 0.5 * 10.0 ** -max(len(f"{value!r}".partition(".")[2]) for value in values)
+
+
+def _noise(runs: Sequence[EvaluatedRun]) -> str:
+    """Where the run-to-run noise of the intervals comes from."""
+    sampled = [run for run in runs if asks_models(run)]
+    repeated = sum(bool(run.repeats) for run in sampled)
+    text = "Intervals have the run-to-run noise of both sides, and no sampling of shared questions."
+    if not sampled:
+        return f"{text} Without a language model there is none, and only the rounding is left."
+    if repeated:
+        text += f" The noise of {repeated} of {len(runs)} cells is that of their repeats."
+    if repeated < len(sampled):
+        text += (
+            f" Without repeats it is taken to be {RUN_SHARE:.0%} of the variance of a question's "
+            "value, which is 3.4 points at 830 questions and an accuracy of 0.5."
+        )
+    return text
+
+
+def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Table:
+    """The differences of our runs from the imported ones, paired by question."""
+    table = Table(title="Differences by question", box=SIMPLE)
+    for title in (
+        "run",
+        "imported run",
+        "measure",
+        "theirs",
+        "ours",
+        "difference",
+        "95 % interval",
+    ):
+        table.add_column(title, overflow="fold")
+    table.add_column("verdict")
+    for run in ours:
+        for other in theirs:
+            for row in compare([run, other], baseline=other.name):
+                figure = PublishedFigure(
+                    row.measure,
+                    row.mean_b,
+                    row.mean_a,
+                    Replication(row.difference, row.low, row.high),
+                )
+                table.add_row(run.name, other.name, *_shown(figure))
+    return table
 
 
 def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Iterator[str]:
@@ -219,12 +293,13 @@ def judge_of(folder: RunFolder) -> str:
 
 def _shown(figure: PublishedFigure) -> tuple[str, ...]:
     digits = 2 if figure.measure == RUN_DOLLARS else describe(figure.measure).digits
-    low, high = figure.interval or (None, None)
+    difference, low, high = figure.replication or (None, None, None)
     return (
         figure.measure,
         number(figure.published, digits),
         number(figure.value, digits),
-        f"[{number(low, digits)}, {number(high, digits)}]" if figure.interval else "—",
+        number(difference, digits, sign=True),
+        f"[{number(low, digits)}, {number(high, digits)}]" if figure.replication else "—",
         figure.verdict,
     )
 
@@ -236,11 +311,11 @@ def _conclusion(
     *,
     explained: bool,
 ) -> str:
-    """How many published values are within our intervals. Only runs over the paper's questions,
+    """How many published values are consistent with ours. Only runs over the paper's questions,
     without a known cause of differences, are evidence on the paper's result."""
-    tested = [figure for figure in figures if figure.interval]
-    within = sum(figure.verdict == "within" for figure in tested)
-    text = f"{within} of {len(tested)} published values are within our 95 % intervals"
+    tested = [figure for figure in figures if figure.replication]
+    same = sum(figure.verdict == "consistent" for figure in tested)
+    text = f"{same} of {len(tested)} published values are consistent with ours"
     questions = published.get("questions")
     no_evidence = f"{text}. This is no evidence on the paper's result"
     if questions is None:

@@ -57,6 +57,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     list_counts,
     measure_rankings,
     parse_measures,
+    with_judged,
     with_list_measures,
     with_targets,
 )
@@ -218,7 +219,14 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
             seconds = time.monotonic() - began
         ranked, judged = topics_to_rank(built.benchmark)
         of_query = query_costs(built.stages, counted, seconds, len(ranked))
-        folder.note_costs({"once": corpus_costs(built.parts), "query": of_query})
+        index = built.prepared.build_seconds()
+        folder.note_costs(
+            {
+                **({"index_seconds": index} if index else {}),
+                "once": corpus_costs(built.parts),
+                "query": of_query,
+            }
+        )
         answers = built.benchmark.answers
         guessed = {
             **keep_phrases(folder.path, notes, answers),
@@ -291,7 +299,7 @@ def evaluate_pipeline(
     outline = evaluate_ranking(rankings, judged, [], topics=benchmark.topics)
     checked = (benchmark.targets, benchmark.checklists, benchmark.satisfaction)
     per_question = {
-        **measure_rankings(outline.rankings, judged, measures),
+        **measure_rankings(outline.rankings, judged, with_judged(measures, judged)),
         **checklist_measures(outline.rankings, outline.rankings, *checked),
     }
     qids = [topic.qid for topic in benchmark.topics]

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from soundingline.agents.base import Agent, Budget, Episode, RunResources, SimulatedReader
-from soundingline.experiments.build import make
-from soundingline.experiments.pipeline import asking_groups
+from soundingline.experiments.build import make, stage_model
+from soundingline.experiments.pipeline import asking_groups, role_of
+from soundingline.pipelines.prompting import is_sampled
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import exception_of, in_one_line
 from soundingline.toolkit.data import Topic
@@ -184,8 +185,11 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
             valid="a subclass of soundingline.agents.base.Agent",
         )
     asks_model = first.requires_llm or (first.accepts_llm and config.llm is not None)
-    # A stage asks its model again only if its replies are not cached.
-    asks_anew = asks_model or (config.paths.caches is None and bool(asking_groups(config)))
+    # A stage asks its model again where it samples, or where its replies are not cached.
+    asks_anew = asks_model or any(
+        config.paths.caches is None or is_sampled(stage_model(config, role_of(group)).settings)
+        for group in asking_groups(config)
+    )
     if repeats > 1 and option.get("seed") is None and not asks_anew:
         raise InputError(
             f"repeats={repeats}, and {type(first).__name__} would do the same each time",

@@ -130,8 +130,8 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
         if last and judges_by_model(config):
             # Judging costs money, and the answers may change once the fault is corrected.
             raise stopped(last, context, prepared_run)
-        if once := corpus_costs(built.parts):
-            folder.note_costs({"once": once})
+        costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
+        folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
         cell = evaluated(
             folder,
             built.benchmark,
@@ -192,7 +192,7 @@ def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajector
             "budget.run_dollars each counts as the most expensive one of its role"
         )
     with (
-        context.running(this.built.stages, this.parts) as counted,
+        context.running(this.built.stages, this.parts, this.llm) as counted,
         running(this.llm, folder.path / "server.log", context.servers) as served,
         progress_bar() as progress,
     ):

@@ -3,6 +3,7 @@ requests, the servers that it may share, and the counts of its stages."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -37,21 +38,40 @@ class RunContext:
 
     @contextmanager
     def running(
-        self, stages: Stages, parts: Mapping[str, Any] | None = None
+        self,
+        stages: Stages,
+        parts: Mapping[str, Any] | None = None,
+        llm: LanguageModel | None = None,
     ) -> Iterator[dict[str, dict[str, float]]]:
         """The language models of `stages` run during the block, which gets an empty mapping. When
         the block ends, in whichever way, it holds what `parts` have counted since its beginning,
-        which is added to the manifest, like the parameters that they chose."""
+        the GPU seconds of the servers on this machine, also of `llm`, the agent's model. That
+        and the times of the block are added to the manifest, like the parameters that the parts
+        chose."""
         counted: dict[str, dict[str, float]] = {}
-        parts = parts or {}
+        parts, began = parts or {}, time.monotonic()
         before = stage_counts(parts)
         self.folder.note_chosen(chosen_parameters(parts))
+        run = f"{self.folder.manifest()['created']} {self.folder.name}"
         try:
-            with stages.asking(self.ledger, self.folder.path, self.servers) as versions:
+            with (
+                self.folder.timed(),
+                stages.asking(self.ledger, self.folder.path, self.servers, run) as versions,
+            ):
                 self.folder.note_servers(versions)
                 yield counted
         finally:
             counted |= stage_counts(parts, before)
+            models = [
+                *((group, model) for group, (_, model) in stages.models.items()),
+                ("llm", llm),
+            ]
+            # A model that several ask has one server.
+            held = {model.name: (group, model) for group, model in models if model}
+            for group, model in held.values():
+                if gpus := getattr(getattr(model, "server", None), "gpus", 0):
+                    seconds = round(gpus * (time.monotonic() - began), 3)
+                    counted.setdefault(group, {})["gpu_seconds"] = seconds
             self.folder.add_counts(counted)
 
 

@@ -26,6 +26,7 @@ from soundingline.toolkit.llm.errors import (
     Truncated,
 )
 from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, Usage, user
+from soundingline.toolkit.runs.run_folder import repeat_of
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -127,6 +128,11 @@ class CachedLLM:
     in the cache when its last byte has arrived. A prompt that several threads need at once is
     requested once, and if there is a cache, also one that several processes need (`Claims`).
 
+    The repeats of a run share the replies that do not differ between requests: those at
+    temperature 0, and those of one token that is read for its log-probabilities. Other replies are
+    sampled. Each repeat has a cache of its own for them, so that it gets its own replies, and the
+    same ones when it is resumed. A seed is raised by one with each repeat.
+
     An empty reply, or one that is cut off by the output limit, is requested once more, with the
     next seed if there is one. Errors are not cached, nor replies without the log-probabilities that
     were requested. The process remembers a second reply that is empty or cut off, and one without
@@ -138,7 +144,8 @@ class CachedLLM:
         is_empty: Whether a reply has nothing that the stage can read.
         counts: Receives `asked` prompts, `retried` ones, and `shared` ones that another thread or
             process was requesting; `reply_input_tokens` and `reply_output_tokens` of all replies,
-            cached ones included, and `reply_unmetered` replies of unknown tokens.
+            cached ones included, and `reply_unmetered` replies of unknown tokens; and
+            `samples_of_other_runs`, the cached replies that were sampled in another run.
         settings: Fields of `SamplingParams` that replace those of the model; `extra` is added.
         select_tokens: Selects the tokens of a reply that are stored. A reply without any of them is
             cached as well.
@@ -148,6 +155,7 @@ class CachedLLM:
             error `out_of_money`. Without it that error is raised.
         model: The model of a bound copy.
         folder: The folder of its cache; None: no cache.
+        repeat: The repeat of the questions that a bound copy replies to.
     """
 
     name: str
@@ -160,6 +168,7 @@ class CachedLLM:
     returns_unpaid: bool = False
     model: BlockingModel | None = None
     folder: Path | None = None
+    repeat: int = 1
 
     def __post_init__(self) -> None:
         self._bound = MadeOnce()
@@ -167,6 +176,12 @@ class CachedLLM:
             return
         self._model, self._key = self.model, self.key(self.model)
         self._sampling = self._sampling_of(self.model)
+        self._is_sampled = is_sampled(self._sampling)
+        if self.repeat > 1:
+            self._key = fingerprint(self._key, "repeat", self.repeat)
+            if self._sampling.seed is not None:
+                seed = self._sampling.seed + self.repeat - 1
+                self._sampling = replace(self._sampling, seed=seed)
         file = self.folder / f"{self.name}-{self._key}.sqlite" if self.folder else None
         self._cache = ResultCache(file)
         # No attempt lasts longer. A process that waits longer for another one waits for a dead
@@ -203,8 +218,10 @@ class CachedLLM:
     def lookups(self) -> Mapping[str, int]:
         """Hits and misses of the caches of all bound copies; empty without a cache."""
         total = Counter[str]()
-        for llm in self._bound.values() if self.model is None else [self]:
-            total.update(llm._cache.lookups if llm._cache.path else {})
+        for llm in self._bound.values():
+            total.update(llm.lookups)
+        if self.model is not None and self._cache.path:
+            total.update(self._cache.lookups)
         return total
 
     @property
@@ -218,7 +235,23 @@ class CachedLLM:
         return [replies[prompt].text if prompt in replies else None for prompt in prompts]
 
     def replies(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
-        """The reply to each prompt. The values are the questions that pay for them."""
+        """The reply to each prompt. The values are the questions that pay for them, by `repeat_id`,
+        whose repeats have replies of their own if these are sampled."""
+        own: dict[int, dict[str, str]] = {}
+        for prompt, qid in prompts.items():
+            repeat = repeat_of(qid) if self._is_sampled else 1
+            own.setdefault(repeat, {})[prompt] = qid
+        replies: dict[str, Reply] = {}
+        for repeat, some in own.items():
+            replies |= self._of_repeat(repeat)._replies(some)
+        return replies
+
+    def _of_repeat(self, repeat: int) -> CachedLLM:
+        if repeat == self.repeat:
+            return self
+        return self._bound.get(repeat, lambda: replace(self, repeat=repeat))
+
+    def _replies(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
         replies: dict[str, Reply] = {}
         while left := [prompt for prompt in prompts if prompt not in replies]:
             with self._lock:
@@ -272,14 +305,19 @@ class CachedLLM:
     def _from_cache(self, prompts: Sequence[str], *, counted: bool = True) -> dict[str, Reply]:
         values = self._cache.get([(self._key, prompt) for prompt in prompts], counted=counted)
         replies: dict[str, Reply] = {}
+        others = 0
         for prompt, value in zip(prompts, values, strict=True):
             reply = None if value is None else _read_reply(value)
             if reply is None or (not self.caches_empty and self.is_empty(reply.text)):
                 # The hash of a prompt, which holds a whole document, only if it is needed.
                 known = self._until_next_start
                 reply = known.get(text_hash(prompt)) if known else None
+            elif value is not None and self._is_sampled:
+                others += value.get("run", "") != self._model.run
             if reply is not None:
                 replies[prompt] = reply
+        if others:
+            self.counts.add(samples_of_other_runs=others)
         return replies
 
     def _from_model(self, prompts: Mapping[str, str]) -> dict[str, Reply]:
@@ -347,6 +385,8 @@ class CachedLLM:
             return
         usage = (reply.input_tokens, reply.output_tokens)
         value: dict[str, Any] = {"text": reply.text, "retried": reply.retried, "tokens": usage}
+        if self._is_sampled and self._model.run:
+            value["run"] = self._model.run
         if reply.tokens:
             value["logprobs"] = reply.tokens
         if _REPRESENTATION.match(reply.text):
@@ -361,6 +401,13 @@ class CachedLLM:
     def _sampling_of(self, model: BlockingModel) -> SamplingParams:
         extra = {**model.settings.extra, **self.settings.get("extra", {})}
         return replace(model.settings, **{**self.settings, "extra": extra})
+
+
+def is_sampled(settings: SamplingParams) -> bool:
+    """Whether two requests with these settings may have different replies. A server that chooses
+    the temperature samples. The log-probabilities of a first token do not depend on the sample."""
+    one_token = settings.logprobs is not None and settings.max_output_tokens == 1
+    return settings.temperature != 0 and not one_token
 
 
 def model_of(stage: Any) -> BlockingModel | None:

@@ -299,6 +299,12 @@ def _label(value: Any) -> str:
     return re.sub(r"(?<=['\"])[^'\"]*/", "", as_code(value)).replace('"', "'")
 
 
+def computes_on_gpu(stage: Any) -> bool:
+    """Whether the model of a stage is on a GPU; false for a stage without one."""
+    placement = getattr(stage, "placement", None)
+    return placement is not None and placement.device.type == "cuda"
+
+
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
     """`stage` bound to `collection`; a transformer that is no `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage

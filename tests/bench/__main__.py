@@ -14,7 +14,7 @@ MODULES = {
     "learned": "encode shards splade vectors rerank",
     "late": "late",
     "agents": "agent enrich librarians serve",
-    "tools": "tool replay evidence startup world",
+    "tools": "tool replay evidence startup world comparison",
 }
 NAMES = {name: module for module, names in MODULES.items() for name in names.split()}
 

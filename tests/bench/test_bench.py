@@ -92,6 +92,7 @@ def in_this_process(function, *arguments):
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [
+        ("tools", "comparison", ["--questions", "5", "--repeats", "2"]),
         ("tools", "evidence", ["--documents", "100", "--runs", "1"]),
         ("lexical", "scale", ["--documents", "1000", "--anserini", "0"]),
         ("learned", "vectors", ["--documents", "1000", "--dimensions", "8", "--rounds", "1"]),

@@ -2,23 +2,39 @@
 
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import redirect_stdout, suppress
 from functools import partial
+from io import StringIO
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import yaml
 from data import agent_queries, collection_path, corpus_file, our_index, store_of
-from harness import ROOT, Table, benchmark, interleaved, median_range, ratios, rows_of_times
+from harness import (
+    DATA,
+    ROOT,
+    SEED,
+    Table,
+    benchmark,
+    in_own_process,
+    interleaved,
+    median_range,
+    ratios,
+    rows_of_times,
+)
 from support.benchmarks import SmallBenchmark
 
 from soundingline.agents.keyword.clues import WORD, is_content, stem
+from soundingline.experiments.cli import main
 from soundingline.experiments.replay import Replaying
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
@@ -27,9 +43,12 @@ from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.evaluation import Evaluation, evaluate_run, write_evaluation
+from soundingline.toolkit.evaluation.evaluation import JUDGES, average_repeats
 from soundingline.toolkit.evaluation.replay import without_answer
-from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.files import write_json
+from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs.run_folder import METRICS, repeat_id
 from soundingline.toolkit.search import RankedBrowsing
 from soundingline.toolkit.trajectory import Trajectory
 
@@ -156,6 +175,82 @@ def _start(arguments, _):
     subprocess.run([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     after = os.times()
     return sum(after[2:4]) - sum(before[2:4])
+
+
+LEVELS = {"unit": 3, "retriever": 2, "reranker": 3}  # of a factorial design
+MEASURES = ("nDCG@10", "AP", "P@30", "R@100", "R@1000", "recall_surfaced", "recall_opened")
+EFFORTS = ("search_calls", "tool_calls", "tokens_exposed", "documents_exposed", "seconds")
+USED = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")
+USAGES = [f"usage_{role}{name}" for role in ("", "agent_", "rewriter_") for name in USED]
+
+
+@benchmark("Comparison", small={"questions": 100, "repeats": 2}, packages=("numpy", "scipy"))
+def comparison(questions=830, repeats=3):
+    """`soundingline compare` of a factorial design: 18 runs with repeats and two judges."""
+    folder = DATA / f"comparison-{questions}-{repeats}"
+    cells = list(product(*(range(count) for count in LEVELS.values())))
+    for number, levels in enumerate(cells):
+        path = folder / f"cell-{number:02}"
+        if not (path / METRICS).exists():
+            shutil.rmtree(path, ignore_errors=True)
+            _cell(path, levels, questions, repeats)
+    rows = []
+    for words in ((), ("--baseline", "cell-00")):
+        cost = in_own_process(_compare, folder, len(cells), words)
+        rows.append([" ".join(words) or "the first run", *cost.cells()])
+    yield f"{len(cells)} runs of {questions} questions, {repeats} repeats of each."
+    yield Table(["compared with", "s", "processor s", "peak MB"], rows)
+
+
+def _compare(folder, cells, words):
+    runs = [str(folder / f"cell-{number:02}") for number in range(cells)]
+    with redirect_stdout(StringIO()), suppress(SystemExit):
+        main(["compare", *runs, f"paths.runs={folder / 'reports'}", "name=c", *words])
+    if not (folder / "reports" / "c" / "report.html").exists():
+        raise RuntimeError("compare has written no report")
+
+
+def _cell(path, levels, questions, repeats):
+    """A run whose accuracy rises with the levels of its factors."""
+    rng = np.random.default_rng([SEED, *levels])
+    factors = {name: f"{name}{level}" for name, level in zip(LEVELS, levels, strict=True)}
+    qids = [str(number) for number in range(questions)]
+    ease, evaluations = rng.beta(1, 1, questions) / 2 + 0.05 * sum(levels), []
+    folder = RunFolder(path)
+    manifest = make_manifest({"agent": {"turns": 20}}, {"benchmark": "b"}, factors)
+    exposed = np.unique(np.geomspace(1, 1000, 200).astype(int))
+    with folder.writing(manifest):
+        for repeat in range(1, repeats + 1):
+            right = dict(zip(qids, (rng.random(questions) < ease).astype(float), strict=True))
+            values = {"accuracy": right}
+            for measures, draw in ((MEASURES, rng.random), (EFFORTS, rng.exponential)):
+                for name in measures:
+                    values[name] = dict(zip(qids, draw(size=questions).tolist(), strict=True))
+            for name in USAGES:
+                values[name] = dict(zip(qids, rng.gamma(2, 9, questions).tolist(), strict=True))
+            curve = [(float(x), float(1 - np.exp(-x / 50))) for x in exposed]
+            part = Evaluation(
+                counts={"questions": questions, "recorded": questions, "failed": 0},
+                curves={"documents": curve, "tokens": curve},
+                rankings={qid: [f"d{rank}" for rank in range(20)] for qid in qids},
+            )
+            evaluations.append(part.with_values(values))
+            for qid in qids:
+                folder.repeat(repeat).write(Trajectory(qid, "?", "completed"))
+    whole = average_repeats(evaluations) if repeats > 1 else evaluations[0]
+    write_evaluation(path, whole, state=folder.state())
+    judges = {
+        name: {
+            "model": name,
+            "verdicts": {
+                repeat_id(qid, repeat): bool(values["accuracy"][qid]) ^ bool(rng.random() < 0.05)
+                for repeat, values in enumerate((e.per_question for e in evaluations), start=1)
+                for qid in qids
+            },
+        }
+        for name in ("one", "two")
+    }
+    write_json(path / JUDGES, {"trajectories": folder.state(), "judges": judges})
 
 
 LENGTHS = ((0, 200), (200, 2000), (2000, 4000), (4000, 8000), (8000, 10**6))

@@ -668,7 +668,10 @@ JUDGE = "judge=llm llm@judge_llm=scripted"
 ENRICH = f"enrich {SCRIPTED} llm@enrichment_llm=scripted enrichment=sira enrichment.sides=corpus"
 FUSION = "retriever=fusion_rrf retriever@retriever.first=bm25_default retriever@retriever.second="
 CHAT = "llm@reranker_llm=openai_compatible reranker_llm.model=m"
-ONE_SHOT = f"agent=one_shot {SCRIPTED} rewriter=q2q llm@rewriter_llm=scripted"
+GREEDY = (
+    "llm@rewriter_llm=openai_compatible rewriter_llm.model=m rewriter_llm.base_url=http://x/v1 "
+    "rewriter_llm.settings.temperature=0"
+)
 SAME = "would do the same each time"
 BEFORE_BUILDING = {
     # Checkpoints.
@@ -705,7 +708,7 @@ BEFORE_BUILDING = {
     "run agent=keyword repeats=2": SAME,
     f"run agent=keyword {SCRIPTED} llm=scripted repeats=2": SAME,
     "run agent=navigator repeats=2": SAME,
-    f"run {ONE_SHOT} repeats=2": SAME,
+    f"run agent=one_shot rewriter=q2q {GREEDY} repeats=2": SAME,
     "run repeats=0": "repeats=0. valid: a whole number, 1 or more",
     # Enrichment and shards.
     f"{ENRICH} enrichment=none": "this enrichment has no corpus side",

@@ -2,6 +2,7 @@
 are compared with a paper's."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from support.benchmarks import TINY
 from support.runs import starts
 
-from soundingline.toolkit.evaluation.evaluation import Evaluation, write_evaluation
+from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
 from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.files import JsonLinesLog
 from soundingline.toolkit.runs import RunFolder
@@ -86,6 +87,35 @@ def test_the_judges_of_a_run_are_compared(entry, capsys):
     differing = len(pair["only_a"]) + len(pair["only_b"])
     assert pair["n"] == 6 and pair["raw"] == pytest.approx(1 - differing / 6)
     assert "kappa" in capsys.readouterr().out
+
+
+def test_a_second_judge_is_shown_beside_the_first_and_leaves_the_measures_alone(entry, capsys):
+    """Its verdicts and the first judge's are the same, but for one."""
+    assert entry("run", *TINY, *JUDGE, "name=k") == 0
+    metrics = Path("runs/k/metrics.json").read_bytes()
+    second = (*JUDGE, "judge.reference=false")
+    assert entry("judge", *second, "runs/k") == 0
+    assert Path("runs/k/metrics.json").read_bytes() == metrics
+    assert len(contents("runs/k/evaluation/agreement.json")) == 3
+    (path,) = (
+        path
+        for path in Path("runs/k/evaluation").glob("verdicts-llm-*.jsonl")
+        if not lines(path)[0]["reference"]
+    )
+    rows = {row["qid"]: row["correct"] for row in lines(path)[1:]}
+    judges = load_run("runs/k").judges
+    assert judges[path.stem.removeprefix("verdicts-")] == {"model": "scripted", "verdicts": rows}
+    assert entry("run", *TINY, "name=other") == 0 and load_run("runs/other").judges == {}
+    assert entry("compare", "runs/k", "runs/other", "name=c") == 0
+    report = Path("runs/c/report.md").read_text()
+    share = f"{sum(rows.values()) / 6:.3f}"
+    shown, *_ = re.findall(rf"scripted \({path.stem[-12:]}\) \| ([^|]*)\|", report)
+    assert shown.split()[0] == share and "the exact rule / scripted" in report
+    # A trajectory that is newer than the verdicts leaves them out until they are judged again.
+    Path("runs/k/evaluation/judges.json").write_text(
+        json.dumps({**contents("runs/k/evaluation/judges.json"), "trajectories": "older"})
+    )
+    assert load_run("runs/k").judges == {}
 
 
 # What ends judging.
@@ -216,20 +246,37 @@ def test_cells_are_matched_with_rows_by_their_factors(printed, tmp_path, form):
     cell(tmp_path / "runs" / "s", right=4)
     cell(tmp_path / "runs" / "s", right=4, reranker="monot5")
     lines = printed(form)
-    # Wilson's interval of 4 in 8; a sum of 8 times 1.1 dollars.
-    assert "none accuracy 0.500 0.500 [0.215, 0.785] within" in lines
-    assert any("run_dollars 9.00 8.80 [" in line and line.endswith("within") for line in lines)
-    assert "monot5 accuracy 0.990 0.500 [0.215, 0.785] outside" in lines
+    # By hand: Student's t of 7 degrees of freedom times the root of half of the variance of the
+    # questions over 8 of them, on both sides; and half a unit of the last published digit.
+    width = 2.364624 * (0.5 * (8 * 0.25 / 7) * 2 / 8) ** 0.5 + 0.005
+    shown = f"0.500 0.500 0.000 [−{width:.3f}, {width:.3f}] consistent"
+    assert f"none accuracy {shown}" in lines
+    width = 8 * 2.364624 * (0.5 * (8 * 0.01 / 7) * 2 / 8) ** 0.5 + 0.05
+    shown = f"9.00 8.80 −0.20 [−{width + 0.2:.2f}, {width - 0.2:.2f}] consistent"
+    assert f"run_dollars {shown}" in lines
+    assert any(line.startswith("monot5 accuracy 0.990 0.500 −0.490 [−0.942,") for line in lines)
+    assert sum(line.endswith(" differs") for line in lines) == 1
+    assert any("Without repeats it is taken to be 50% of the variance" in line for line in lines)
     assert "Not run: llm=vllm/two, reranker=none" in lines
     assert "Also published: system another, accuracy 0.4" in lines
-    assert lines[-1] == (
-        "2 of 3 published values are within our 95 % intervals: these are reproduced."
-    )
+    assert lines[-1] == ("2 of 3 published values are consistent with ours: these are reproduced.")
+
+
+def test_an_imported_run_is_compared_by_question(printed, tmp_path):
+    cell(tmp_path / "runs" / "s", right=4)
+    other = cell(tmp_path / "runs" / "s", right=4, tool="theirs")
+    manifest = contents(other / "manifest.json")
+    manifest["imported"] = {"format": "browsecomp_plus"}
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    lines = printed()
+    assert lines[0] == "Differences by question" and not any("Not run" in line for line in lines)
+    (row,) = (line for line in lines if " accuracy " in line)
+    assert row.endswith("accuracy 0.500 0.500 0.000 [0.000, 0.000] consistent")
 
 
 def test_a_depth_of_a_row_is_compared_with_the_value_in_the_configuration(printed, tmp_path):
     cell(tmp_path / "runs" / "s", right=4, **{"reranker": "monot5", "tool.depth": "20"})
-    assert "outside" not in " ".join(printed())
+    assert "differs" not in " ".join(printed())
 
 
 @pytest.mark.parametrize(

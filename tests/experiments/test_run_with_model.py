@@ -4,10 +4,12 @@ of their models."""
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -409,10 +411,31 @@ def test_judges_are_compared_on_every_repeat(entry):
     assert pair["raw"] == pytest.approx(1 - differing / 11)
 
 
+def test_a_manifest_tells_when_a_run_was_under_way_and_how_long_it_held_gpus(entry, peer):
+    peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
+    local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")
+    run = ("run", *TINY, *local, "llm.server.options.tensor_parallel_size=4", "preflight=0")
+    assert entry(*run, "name=r") == 0
+    manifest = contents("runs/r/manifest.json")
+    (period,) = manifest["periods"]
+    began, ended = (datetime.fromisoformat(period[name]) for name in ("started", "ended"))
+    assert datetime.fromisoformat(manifest["created"]) <= began <= ended
+    held = manifest["stages"]["llm"]["gpu_seconds"]
+    # Four GPUs for as long as the questions took, which are in whole seconds.
+    assert 0 < held < 4 * ((ended - began).total_seconds() + 2)
+    # A start that asks nothing is no period, and one that does is another.
+    assert entry(*run, "name=r") == 0
+    assert contents("runs/r/manifest.json")["periods"] == [period]
+    next(Path("runs/r/queries").glob("*.json")).unlink()
+    assert entry(*run, "name=r") == 0
+    assert len(contents("runs/r/manifest.json")["periods"]) == 2
+    assert contents("runs/r/manifest.json")["stages"]["llm"]["gpu_seconds"] > held
+
+
 @pytest.mark.parametrize(
     "given",
-    [("agent=navigator", *MODEL[::2]), (*STAGE, "paths.caches=null")],
-    ids=["a planner's model", "a stage whose replies are kept nowhere"],
+    [("agent=navigator", *MODEL[::2]), STAGE, (*STAGE, "paths.caches=null")],
+    ids=["a planner's model", "a stage that samples", "a stage whose replies are kept nowhere"],
 )
 def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
     small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight=0")
@@ -422,6 +445,30 @@ def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
     assert {status for part in folder.repeats() for status in part.statuses().values()} == {
         "completed"
     }
+
+
+def test_repeats_search_by_rewritings_of_their_own_also_where_they_are_resumed(entry, peer):
+    def rewritten(part):
+        notes = {t.qid: t.calls[0].notes["rewrite"]["rewritten"] for t in part.trajectories()}
+        return [notes[qid] for qid in sorted(notes)]
+
+    peer.default = lambda _: Say(text=f"Which mill stands by river {len(peer.requests)}?")
+    stage = (*served(peer.openai_url, "rewriter_llm"), "rewriter_llm.model=m", "rewriter=q2q")
+    run = ("run", *TINY, *stage, "agent=one_shot", "repeats=2", "preflight=0")
+    assert entry(*run, "name=r") == 0
+    first, second = before = [rewritten(part) for part in RunFolder("runs/r").repeats()]
+    assert len({*first, *second}) == len(peer.requests) == 12
+    shutil.rmtree("runs/r/repeats/2")
+    assert entry(*run, "name=r") == 0
+    assert [rewritten(part) for part in RunFolder("runs/r").repeats()] == before
+    assert len(peer.requests) == 12
+    counted = contents("runs/r/manifest.json")["stages"]["rewriter"]
+    assert counted["cache_hits"] == 6 and "samples_of_other_runs" not in counted
+    # Another run with the same queries searches by the same samples, and says so.
+    assert entry(*run, "name=other") == 0
+    assert len(peer.requests) == 12
+    manifest = contents("runs/other/manifest.json")
+    assert manifest["stages"]["rewriter"]["samples_of_other_runs"] == 12
 
 
 # What a run has spent outlives replies without usage, and damaged files.

@@ -39,6 +39,7 @@ from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import SamplingParams, Usage
 from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.runs.run_folder import repeat_id
 
 FORK = multiprocessing.get_context("fork")
 SPAWN = multiprocessing.get_context("spawn")
@@ -626,6 +627,30 @@ def test_a_second_request_for_a_prompt_is_on_the_ledger_beside_the_first(tmp_pat
     assert counted["asked"] == counted["retried"] == 1
     assert (ledger.total.calls, ledger.total.dollars) == (2, 2.0)
     assert [request.settings.seed for request in model.requests] == [1, 2]
+
+
+def test_each_repeat_has_a_sampled_reply_of_its_own_and_gets_it_again(tmp_path):
+    def asked(settings, run="one"):
+        """The reply to one prompt in three repeats, by a client of a new process."""
+        model = ScriptedModel(choose=lambda *_: saying(f"reply {len(given)}", usage=used(1, 1)))
+        given, counts = model.requests, Counts("samples_of_other_runs")
+        blocking = BlockingModel("m", role="rewriter", settings=settings, price=DOLLAR)
+        llm = CachedLLM(name="test", parts=[], is_empty=lambda text: not text, counts=counts)
+        with blocking.started(model, run=run):
+            bound = llm.of(blocking, tmp_path)
+            texts = [bound.replies({"prompt": repeat_id("q", n)})["prompt"].text for n in (1, 2, 3)]
+        seeds = [request.settings.seed for request in model.requests]
+        hits, misses = llm.lookups["cache_hits"], llm.lookups["cache_misses"]
+        return texts, seeds, (hits, misses), counts()["samples_of_other_runs"]
+
+    sampled = SamplingParams(seed=5)
+    own = ["reply 1", "reply 2", "reply 3"]
+    assert asked(sampled) == (own, [5, 6, 7], (0, 3), 0)
+    assert asked(sampled) == (own, [], (3, 0), 0)
+    assert asked(sampled, "another") == (own, [], (3, 0), 3)
+    for alike in (SamplingParams(temperature=0.0), SamplingParams(max_output_tokens=1, logprobs=0)):
+        kept = alike.logprobs is None  # log-probabilities that did not come are not kept on disk
+        assert asked(alike) == (["reply 1"] * 3, [None], (2 if kept else 0, 1 if kept else 3), 0)
 
 
 PROMPTS = [f"Which mill is number {number}?" for number in range(cases(200, 120))]

@@ -25,7 +25,7 @@ class ScriptedPrompts:
     """A `BlockingModel` that answers each prompt by `choose`."""
 
     def __init__(self, choose: Callable[[str], str | Turn | Exception], **settings: Any) -> None:
-        self.name = "fake"
+        self.name, self.run = "fake", ""
         self.settings = SamplingParams(**settings)
         self.rounds = []
         self.qids = []

@@ -44,6 +44,7 @@ from soundingline.toolkit.evaluation.funnel import (
     reach_by_tier,
     relevant_documents,
 )
+from soundingline.toolkit.evaluation.judge import record_judges
 from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
 from soundingline.toolkit.evaluation.retrieval import (
     DEFAULT_MEASURES,
@@ -55,6 +56,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     list_counts,
     list_measures,
     measure_rankings,
+    with_judged,
     with_list_measures,
     with_targets,
 )
@@ -258,7 +260,9 @@ def evaluate_run(
     with_forced = {} if forced_answers else {"accuracy_with_forced": _or_zero(accepted, correct)}
     checklists, satisfaction = benchmark.checklists, benchmark.satisfaction
     per_question = {
-        **measure_rankings(rankings, evidence, with_list_measures(measures, targets)),
+        **measure_rankings(
+            rankings, evidence, with_judged(with_list_measures(measures, targets), evidence)
+        ),
         **checklist_measures(rankings, qids, targets, checklists, satisfaction),
         **list_measures(rankings, targets, benchmark.missing_documents),
         **answer_coverage(rankings, accepted, texts or benchmark.document_texts),
@@ -328,6 +332,7 @@ def evaluate_run_folder(
             write_text(part.path / RANKINGS, ranking, clear=True)
     evaluation = average_repeats(evaluations) if len(evaluations) > 1 else evaluations[0]
     write_evaluation(folder.path, evaluation, state=state)
+    record_judges(folder)
     if folder.state() != state:
         raise changed
     return load_run(folder.path)

@@ -36,6 +36,7 @@ from soundingline.toolkit.files import (
     file_lock,
     fingerprint,
     read_json,
+    read_text,
     reading_lock,
     remove_leftovers,
     write_json,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 VERDICTS = Path("evaluation", "verdicts.json")
+JUDGES = Path("evaluation", "judges.json")
 RANKINGS = "run.trec"
 _LARGEST = 1e30
 _REPEATS = "evaluation/repeats.json"
@@ -84,6 +86,19 @@ class _Summary(TypedDict):
 
 class _Repeats(TypedDict):
     values: dict[str, dict[str, list[float]]]
+
+
+class RecordedJudge(TypedDict):
+    """A judge of a run: its `model` (empty for the exact rule), and whether it finds each answer
+    correct, by its `repeat_id`."""
+
+    model: str
+    verdicts: dict[str, bool]
+
+
+class _Judges(TypedDict):
+    trajectories: str
+    judges: dict[str, RecordedJudge]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +171,9 @@ class EvaluatedRun(Evaluation):
     Args:
         name: the name of the run.
         factors: what was varied, option names by group, such as `{"unit": "passage"}`.
-        manifest: the manifest of the run. All other arguments are those of `Evaluation`.
+        manifest: the manifest of the run.
+        judges: every judge of the answers, by name, if there are several: `exact_answer` and those
+            with a language model. All other arguments are those of `Evaluation`.
 
     Example:
         >>> EvaluatedRun(name="bm25", metrics={"AP": 0.25}, denominators={"AP": 40})
@@ -167,6 +184,7 @@ class EvaluatedRun(Evaluation):
     name: str
     factors: Mapping[str, str] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    judges: Mapping[str, RecordedJudge] = field(default_factory=dict)
 
     def to_frame(self, *, per_question: bool = False) -> pd.DataFrame:
         """The measures as a data frame.
@@ -412,6 +430,7 @@ def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
         judge=summary.get("judge", ""),
         prices=summary.get("prices", {}),
         repeats=_read(folder, _REPEATS, _Repeats, summary)["values"] if several else {},
+        judges=_read_judges(folder, summary),
         **files,
     )
     if _written(folder) != written:  # A file system without locks does not make the writer wait.
@@ -470,8 +489,19 @@ def _read_summary(folder: RunFolder) -> _Summary:
 
 def _read(folder: RunFolder, name: str, kind: Any, summary: _Summary) -> Any:
     value = read_json(folder.path / name, kind, do=_evaluate_again(folder))
-    _check_hash(folder, name, dump_json(value), summary)
+    # Writing the value again, as for a file in another layout, takes longer than all else here.
+    text = read_text(folder.path / name)
+    unchanged = summary["files"].get(name) == fingerprint(text)
+    _check_hash(folder, name, text if unchanged else dump_json(value), summary)
     return value
+
+
+def _read_judges(folder: RunFolder, summary: _Summary) -> Mapping[str, RecordedJudge]:
+    """The judges of the evaluated answers; those of older answers are left out."""
+    if not (folder.path / JUDGES).exists():
+        return {}
+    recorded: _Judges = read_json(folder.path / JUDGES, _Judges, do=_evaluate_again(folder))
+    return recorded["judges"] if recorded["trajectories"] == summary["trajectories"] else {}
 
 
 def _compared(manifest: Mapping[str, Any]) -> str:

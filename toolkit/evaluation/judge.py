@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -20,17 +21,22 @@ from typing_extensions import TypedDict
 
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
+from soundingline.toolkit.evaluation.evaluation import JUDGES, VERDICTS, RecordedJudge
 from soundingline.toolkit.files import (
     JsonLinesLog,
     fingerprint,
+    read_json,
     read_json_lines,
     recover_json_lines,
+    write_json,
 )
 from soundingline.toolkit.llm.blocking import identity
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, user
 from soundingline.toolkit.llm.prompts import spotlight
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import repeat_id
 from soundingline.toolkit.trajectory import Answer, Trajectory, final_response
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
@@ -54,6 +60,13 @@ _SCHEMA: Mapping[str, Any] = {
         "additionalProperties": False,
     },
 }
+
+
+# The lines of the free text of BrowseComp-Plus's grader, whose labels may be bold.
+_FREE_TEXT = re.compile(
+    r"^[ *]*(extracted_final_answer|reasoning|correct|confidence)[ *]*:[ *]*(.*?)[ *]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 class _Reply(TypedDict):
@@ -110,6 +123,8 @@ class LlmJudge:
         reference: whether the judge sees the accepted answers, or only question and response.
         prompt: the path of a prompt with the places `{question}`, `{response}` and, with a
             reference, `{accepted}`; None for the one in `prompts`.
+        tool: whether the model must report its verdict with a tool. False: in its text, for prompts
+            that ask for it there, such as BrowseComp-Plus's own (see `read_verdict`).
 
     Raises:
         InputError: for a prompt that cannot be read or lacks a place.
@@ -123,10 +138,11 @@ class LlmJudge:
         model: LanguageModel | None = None,
         reference: bool = True,
         prompt: str | None = None,
+        tool: bool = True,
     ) -> None:
         self.model = identity(model) if model else ""
         self.settings = model.settings if model else SamplingParams()
-        self.reference = reference
+        self.reference, self.tool = reference, tool
         own = PROMPTS / ("judge.txt" if reference else "judge_reference_free.txt")
         self.prompt = _prompt(Path(prompt) if prompt else own, reference)
 
@@ -145,6 +161,7 @@ class LlmJudge:
             "prompt": fingerprint(self._request(_SAMPLE, nonce="0" * 16)),
             "reference": self.reference,
             "settings": self.settings.as_dict(),
+            **({} if self.tool else {"tool": False}),
         }
 
     @property
@@ -160,9 +177,10 @@ class LlmJudge:
         """
         if not case.response.strip():
             return _wrong(case, "no response")
-        settings = replace(self.settings, tool_choice=_TOOL)
+        settings = replace(self.settings, tool_choice=_TOOL) if self.tool else self.settings
+        tools = [_SCHEMA] if self.tool else []
         try:
-            turn = await model.respond([user(self._request(case))], [_SCHEMA], settings)
+            turn = await model.respond([user(self._request(case))], tools, settings)
         except ModelError as error:
             if error.stops_run or isinstance(error, OutOfMoney):
                 raise
@@ -199,10 +217,14 @@ class RecordedVerdicts(Judge):
 
 
 def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
-    """Read the verdict of a reply: the arguments of the tool call, or a JSON object that is the
-    whole text, perhaps in a Markdown fence. A reply that lacks a field, or has one of another type,
-    is `unreadable`."""
+    """Read the verdict of a reply: the arguments of the tool call, a JSON object that is the whole
+    text, perhaps in a Markdown fence, or the free text of BrowseComp-Plus's grader, which has the
+    lines `extracted_final_answer:`, `reasoning:`, `correct: yes` (or `no`) and `confidence:`. A
+    reply that lacks a field, or has one of another type, is `unreadable`; so is a free text with
+    several verdicts."""
     text = turn.tool_calls[0].arguments if turn.tool_calls else turn.text.strip()
+    if not turn.tool_calls and (free := _free_text(case, text)):
+        return free
     if text.startswith("```") and text.endswith("```") and len(text) > 6:
         text = text[3:-3].removeprefix("json").strip()
     try:
@@ -220,6 +242,23 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
         extracted=value["extracted_answer"],
         reasoning=value["reasoning"],
         confidence=value["confidence"],
+        case=case.fingerprint,
+    )
+
+
+def _free_text(case: JudgeCase, text: str) -> ModelVerdict | None:
+    """The verdict in a free text; None for another text."""
+    lines = [(name.lower(), value) for name, value in _FREE_TEXT.findall(text)]
+    fields, verdicts = dict(lines), [value.lower() for name, value in lines if name == "correct"]
+    if len(verdicts) != 1 or verdicts[0].rstrip(".") not in ("yes", "no"):
+        return None
+    stated = re.search(r"\d+(?:\.\d+)?", fields.get("confidence", ""))
+    return ModelVerdict(
+        qid=case.qid,
+        correct=verdicts[0].startswith("yes"),
+        extracted=fields.get("extracted_final_answer", ""),
+        reasoning=fields.get("reasoning", ""),
+        confidence=min(float(stated[0]), 100.0) if stated else None,
         case=case.fingerprint,
     )
 
@@ -309,6 +348,33 @@ def verdicts_in(path: Path) -> dict[str, ModelVerdict]:
         ) from error
     by_question = {verdict.qid: verdict for verdict in verdicts}
     return {qid: by_question[qid] for qid in sorted(by_question)}
+
+
+def record_judges(folder: RunFolder) -> dict[str, RecordedJudge]:
+    """Write `evaluation/judges.json` with the exact rule, by the verdicts of the evaluation, and
+    every model whose verdicts are in the run folder, by the name of its file; no file where there
+    is the exact rule alone. A request that failed is not a verdict, and an unreadable reply is a
+    wrong answer. `InputError` for a run that has not been evaluated."""
+    judges: dict[str, RecordedJudge] = {ExactAnswerJudge.name: {"model": "", "verdicts": {}}}
+    by_rule = judges[ExactAnswerJudge.name]["verdicts"]
+    do = f"run: soundingline evaluate {folder.path}"
+    for part in folder.repeats():
+        for row in read_json(part.path / VERDICTS, list[Verdict], do=do):
+            by_rule[repeat_id(row["qid"], part.number)] = row["exact"] or row["contained"]
+        for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
+            name = path.stem.removeprefix("verdicts-")
+            if name not in judges:
+                model = str(read_json_lines(path)[0].get("model", "")).partition("@")[0]
+                judges[name] = {"model": model, "verdicts": {}}
+            for qid, recorded in verdicts_in(path).items():
+                if recorded.error != FAILED:
+                    judges[name]["verdicts"][repeat_id(qid, part.number)] = recorded.correct
+    path = folder.path / JUDGES
+    if len(judges) > 1:
+        write_json(path, {"trajectories": folder.state(), "judges": judges}, clear=True)
+    else:
+        path.unlink(missing_ok=True)
+    return judges
 
 
 async def judge_cases(

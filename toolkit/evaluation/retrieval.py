@@ -46,6 +46,9 @@ def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
     return list(dict.fromkeys(parents(tuple(unit_ids))))[:depth]
 
 
+JUDGED = "Judged@10"
+
+
 def parse_measures(names: Sequence[str]) -> list[Any]:
     """The measures of ir_measures with these names, and `F1@K`; `InputError` for any other."""
     return [_parse(name) for name in names]
@@ -194,6 +197,14 @@ def with_list_measures(measures: Sequence[str], targets: Targets) -> list[str]:
     Self-Evolving Agentic Literature Retrieval, 2026, section 3.2). As in trec_eval, P@K divides by
     K even if the list is shorter, so P@20 of a question with 5 targets is at most 0.25."""
     return list(dict.fromkeys([*measures, *(LIST_MEASURES if targets else ())]))
+
+
+def with_judged(measures: Sequence[str], qrels: Qrels) -> list[str]:
+    """The measures, and `Judged@10` where documents are judged not to be relevant: a system that
+    finds documents which nobody has judged is measured too low. Where every judged document is
+    relevant, an unjudged one cannot be told from one that was found not to be."""
+    has_negatives = any(grade < 1 for row in qrels.values() for grade in row.values())
+    return list(dict.fromkeys([*measures, *((JUDGED,) if has_negatives else ())]))
 
 
 def with_targets(qrels: Qrels, targets: Targets) -> dict[str, Mapping[str, int]]:

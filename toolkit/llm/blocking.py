@@ -147,18 +147,21 @@ class BlockingModel:
         self.role = role
         self.settings = settings or SamplingParams()
         self.price = price
+        self.run = ""  # the id of the run that it was started for
         self._loop: _Loop | None = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"BlockingModel({self.name!r}, role={self.role!r})"
 
-    def start(self, model: ChatModel, ledger: Ledger | None = None) -> None:
-        """Send requests to `model` and record them on `ledger` (None: a new one without caps)."""
+    def start(self, model: ChatModel, ledger: Ledger | None = None, run: str = "") -> None:
+        """Send requests to `model` and record them on `ledger` (None: a new one without caps) for
+        the run with the id `run`, which caches note beside sampled replies."""
         with self._lock:
             if self._loop:
                 raise RuntimeError(f"{self!r} has been started already")
             self._loop = _Loop(model, Ledger() if ledger is None else ledger)
+            self.run = run
 
     def close(self) -> None:
         """Drop the requests under way (whoever waits for one gets a `RuntimeError`), close the
@@ -169,9 +172,11 @@ class BlockingModel:
             loop.close()
 
     @contextmanager
-    def started(self, model: ChatModel, ledger: Ledger | None = None) -> Iterator[BlockingModel]:
+    def started(
+        self, model: ChatModel, ledger: Ledger | None = None, run: str = ""
+    ) -> Iterator[BlockingModel]:
         """The block between `start` and `close`."""
-        self.start(model, ledger)
+        self.start(model, ledger, run)
         try:
             yield self
         finally:

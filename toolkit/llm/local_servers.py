@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 import re
 import shutil
 import sys
@@ -69,6 +70,7 @@ class LocalServer(ABC):
         name: What messages call the server.
         key_variable: The environment variable from which the server reads the key that it requires.
         installed_by: The extra that installs the server.
+        gpus: How many GPUs it occupies; 0 where that is unknown.
     """
 
     name: ClassVar[str]
@@ -77,6 +79,10 @@ class LocalServer(ABC):
     environment: Mapping[str, str] = field(default_factory=dict)
     start_seconds: float = 1800.0
     host: str = HOST
+
+    @property
+    def gpus(self) -> int:
+        return 0
 
     @abstractmethod
     def check(self, model: str) -> None:
@@ -119,6 +125,11 @@ class VllmServer(LocalServer):
     name = "vLLM"
     key_variable = SERVER_KEY
     installed_by = "vllm"
+
+    @property
+    def gpus(self) -> int:
+        sizes = [self.options.get(f"{kind}_parallel_size") for kind in ("tensor", "data")]
+        return math.prod(size or 1 for size in sizes)
 
     def check(self, model: str) -> None:
         self.command(model, 0)

@@ -6,6 +6,13 @@ tuning, and `soundingline.toolkit.report.traces` the pages of single questions.
 
 from soundingline.toolkit.report.comparison import render
 from soundingline.toolkit.report.page import Report, write_report
-from soundingline.toolkit.report.terminal import benchmark_tables, comparison_table
+from soundingline.toolkit.report.terminal import benchmark_tables, comparison_table, cost_tables
 
-__all__ = ["Report", "benchmark_tables", "comparison_table", "render", "write_report"]
+__all__ = [
+    "Report",
+    "benchmark_tables",
+    "comparison_table",
+    "cost_tables",
+    "render",
+    "write_report",
+]

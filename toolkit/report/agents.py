@@ -377,6 +377,78 @@ def _known_cost(
     return amount
 
 
+GPU = "GPU seconds"
+_SPENT = {
+    "dollars": (("usage_dollars",), 4),
+    "tokens": (("usage_input_tokens", "usage_output_tokens"), 0),
+    "seconds": (("seconds",), 1),
+}
+
+
+def cell_costs_table(data: ReportData) -> Table | None:
+    """What each run cost: the median and the 90th percentile of a question, the GPU seconds of
+    local models, and what its indexes and phrases took; None if nothing is known."""
+
+    def entries(run: EvaluatedRun) -> Entries:
+        costs = run.manifest.get("costs", {})
+        for unit, (measures, digits) in _SPENT.items():
+            if spent := _by_attempt(run, measures):
+                levels = [number(level, digits) for level in np.percentile(spent, [50, 90])]
+                total = number(math.fsum(spent), min(digits, 2))
+                yield TableEntry(" / ".join(levels), sub=f"{total} in {len(spent):,}")
+            else:  # a ranking without an agent knows the mean alone
+                mean = _costs(run)["query"].get(unit)
+                yield TableEntry(number(mean, digits), sub="mean" if mean is not None else "")
+        stages = run.manifest.get("stages", {})
+        gpu = {name: row["gpu_seconds"] for name, row in stages.items() if row.get("gpu_seconds")}
+        each = ", ".join(f"{name} {number(seconds, 0)}" for name, seconds in gpu.items())
+        yield TableEntry(number(math.fsum(gpu.values()) if gpu else None, 0), sub=each)
+        index, phrases = costs.get("index_seconds", {}), _costs(run)["once"]
+        used = index.get("gpu")
+        sub = f"{number(used, 0)} on a GPU" if used else ""
+        yield TableEntry(number(index.get("all"), 1), sub=sub)
+        paid = [f"{number(phrases[unit], 2)} {unit}" for unit in _UNITS[:2] if unit in phrases]
+        yield TableEntry(number(phrases.get("seconds"), 1), sub=", ".join(paid))
+
+    columns = [Column(name, "median / 90%, sum") for name in _SPENT]
+    columns += [Column(GPU, "by model"), Column("index", "seconds")]
+    table = Table.of_runs(data.styles, [*columns, Column("phrases", "seconds, paid")], entries)
+    known = [any(entry.text != "—" for entry in column) for column in zip(*table.rows, strict=True)]
+    table.columns = [one for one, shown in zip(table.columns, known, strict=True) if shown]
+    table.rows = [[e for e, shown in zip(r, known, strict=True) if shown] for r in table.rows]
+    return table if len(table.columns) > 1 else None
+
+
+def _by_attempt(run: EvaluatedRun, measures: Sequence[str]) -> list[float]:
+    """The sum of measures in each repeat of each question for which all of them are known."""
+    rows = [
+        run.repeats.get(name) or {qid: [v] for qid, v in run.per_question.get(name, {}).items()}
+        for name in measures
+    ]
+    shared = [qid for qid in rows[0] if all(qid in row for row in rows)]
+    return [
+        sum(parts) for qid in shared for parts in zip(*(row[qid] for row in rows), strict=False)
+    ]
+
+
+def cell_costs_section(data: ReportData) -> Section | None:
+    """`cell_costs_table` with its explanation."""
+    if (table := cell_costs_table(data)) is None:
+        return None
+    return Section(
+        "cell-costs",
+        "Cost of each run",
+        lead="Dollars and tokens of the language models of the agent and of the pipeline, and wall "
+        "seconds, by question and repeat: the median, the 90th percentile, and the sum over those "
+        "for which they are known.",
+        note="GPU seconds are those of local models: the seconds in the models of stages, and for "
+        "a vLLM server on this machine all seconds of the run, for each of its GPUs. Indexes and "
+        "phrases of a corpus are made once, and each run that uses them names their cost. Requests "
+        "of the judge are not counted.",
+        tables=[table],
+    )
+
+
 def corpus_size_section(data: ReportData) -> Section | None:
     """Measures against the share of the unjudged documents in a corpus; None for one share."""
     benchmarks = {

@@ -202,7 +202,8 @@ def describe(name: str) -> Measure:
         depth = match["k"]
         text = text.format(k=depth) if depth else text.replace(" of the first {k} results", "")
         source = _SOURCES.get(match["family"], _TREC)
-        return Measure(name, 4, HIGHER, text.replace("first {k} results", "ranking"), source)
+        better = NEITHER if match["family"] == "Judged" else HIGHER
+        return Measure(name, 4, better, text.replace("first {k} results", "ranking"), source)
     if name.endswith("_calls"):
         return Measure(name, 2, NEITHER, f"Mean number of {name[:-6]} calls per question.")
     return Measure(name, 0 if "tokens" in name else 4, NEITHER, "")

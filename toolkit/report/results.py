@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, TypeVar
 
 import numpy as np
 
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
     Systems,
@@ -20,7 +22,12 @@ from soundingline.toolkit.evaluation.comparison import (
     varied_factors,
 )
 from soundingline.toolkit.evaluation.evaluation import OF_QUESTIONS, EvaluatedRun
-from soundingline.toolkit.evaluation.statistics import equal_ties, variance_components
+from soundingline.toolkit.evaluation.statistics import (
+    agreement,
+    equal_ties,
+    judged_components,
+    variance_components,
+)
 from soundingline.toolkit.report.measures import (
     LOWER,
     NEITHER,
@@ -42,6 +49,7 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     texts,
 )
+from soundingline.toolkit.runs.run_folder import question_of, repeat_of
 from soundingline.toolkit.trajectory import STATUSES
 
 T = TypeVar("T")
@@ -494,33 +502,112 @@ def repeats_section(data: ReportData) -> Section | None:
     if not any(run.repeats for run in data.runs):
         return None
     rows: list[Entries] = []
+    split = {style.run.name: judged_components(_by_judge(style.run)) for style in data.styles}
+    several = any(split.values())
     for style in data.styles:
         for measure in dict.fromkeys([data.main, *data.measures]):
-            parts = variance_components(style.run.repeats.get(measure, {}))
+            judged = split[style.run.name] if measure == "accuracy" else None
+            parts = judged[0] if judged else None
+            parts = parts or variance_components(style.run.repeats.get(measure, {}))
             if parts is not None:
                 rows.append(
                     [
                         style.entry,
                         measure,
                         number(parts.repeats, 0 if parts.repeats.is_integer() else 1),
-                        value_text(parts.within, measure),
                         value_text(parts.between, measure),
+                        value_text(parts.within, measure),
+                        *([value_text(judged[1] if judged else None, measure)] * several),
                         percent(parts.share),
                     ]
                 )
-    columns = [*texts("run", "measure"), Column("repeats")]
-    columns += [Column("within", "sd"), Column("between", "sd"), Column("share within")]
+    columns = [*texts("run", "measure"), Column("repeats"), Column("questions", "sd")]
+    columns += [Column("runs", "sd"), *([Column("judges", "sd")] if several else [])]
+    columns.append(Column("share of runs"))
+    note = (
+        " Of an accuracy that several models judged, the deviation of judges is that of one "
+        "verdict around the mean of all, and is left out of that of runs."
+    )
     return Section(
         "repeats",
         "Repeats of a question",
         lead="Each question was run several times, and its value is the mean of its repeats. "
-        "Intervals and tests are over questions. Within: standard deviation between the repeats of "
-        "one question, which a single run cannot show. Between: standard deviation between "
+        "Intervals and tests are over questions. Runs: standard deviation between the repeats of "
+        "one question, which a single run cannot show. Questions: standard deviation between "
         "questions.",
-        note="Variance components of a one-way random-effects model; the share within is 1 minus "
-        "the intraclass correlation ICC(1).",
+        note="Variance components of a random-effects model; the share of runs is 1 minus the "
+        f"intraclass correlation ICC(1).{note if several else ''}",
         tables=[Table(columns, rows)],
     )
+
+
+def _by_judge(run: EvaluatedRun) -> dict[str, list[list[float]]]:
+    """Question -> repeat -> the verdict of each model that judged it, of the answers that all of
+    them judged; empty for fewer than two models."""
+    models = [judge["verdicts"] for judge in run.judges.values() if judge["model"]]
+    values: dict[str, list[list[float]]] = {}
+    for answer in sorted(set.intersection(*map(set, models))) if len(models) > 1 else ():
+        verdicts = [float(one[answer]) for one in models]
+        values.setdefault(question_of(answer, repeat_of(answer)), []).append(verdicts)
+    return values
+
+
+def judges_section(data: ReportData) -> Section | None:
+    """Accuracy under each judge, and how far the judges agree; None where no run has several."""
+    having = [style for style in data.styles if len(style.run.judges) > 1]
+    if not having:
+        return None
+    accuracies: list[Entries] = []
+    agreements: list[Entries] = []
+    for style in having:
+        run, names = style.run, _judge_names(style.run)
+        verdicts = {name: judge["verdicts"] for name, judge in run.judges.items()}
+        questions = {
+            answer: question_of(answer, repeat_of(answer))
+            for answer in set().union(*verdicts.values())
+        }
+        total = run.denominators.get("accuracy", 0) * run.counts.get("repeats", 1)
+        for name, given in verdicts.items():
+            right = sum(given.values())
+            share = value_text(right / total if total else None, "accuracy")
+            accuracies.append(
+                [style.entry, names[name], TableEntry(share, sub=f"{right:,} of {total:,}")]
+            )
+        for one, other in combinations(verdicts, 2):
+            if verdicts[one].keys() & verdicts[other].keys():
+                row = agreement(verdicts[one], verdicts[other], questions)
+                kappa = [number(value, 3) for value in (row.kappa, row.low, row.high)]
+                interval = f"[{kappa[1]}, {kappa[2]}]" if row.low is not None else ""
+                pair = f"{names[one]} / {names[other]}"
+                differing = f"{len(row.only_a):,} / {len(row.only_b):,}"
+                entry = TableEntry(kappa[0], sub=interval)
+                agreements.append(
+                    [style.entry, pair, f"{row.n:,}", percent(row.raw), entry, differing]
+                )
+    columns = [*texts("run", "judges"), Column("answers"), Column("agreement")]
+    columns += [Column("kappa", "95% interval"), Column("right for one alone")]
+    return Section(
+        "judges",
+        "Judges",
+        lead="Accuracy under each judge of the same answers, and the agreement of the judges.",
+        note="An answer without a verdict counts as wrong. Agreement: share of equal verdicts. "
+        "Kappa is Cohen’s (1960), which leaves out the agreement by chance.",
+        tables=[
+            Table([*texts("run", "judge"), Column("accuracy")], accuracies),
+            Table(columns, agreements),
+        ],
+    )
+
+
+def _judge_names(run: EvaluatedRun) -> dict[str, str]:
+    """What a report calls the judges of a run: their models, with a hash of the settings where one
+    model has judged with several."""
+    names = {name: judge["model"] or ExactAnswerJudge.label for name, judge in run.judges.items()}
+    known = list(names.values())
+    return {
+        name: label if known.count(label) == 1 else f"{label} ({name.rpartition('-')[2]})"
+        for name, label in names.items()
+    }
 
 
 # Settings, versions and definitions.
@@ -598,9 +685,9 @@ def stages_section(data: ReportData) -> Section | None:
 
 def provenance_section(data: ReportData) -> Section | None:
     """Everything else in the manifests: fingerprints, versions, dates."""
-    elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format")
+    elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format", "periods")
     rows = [
-        {"run": run.name}
+        {"run": run.name, "under way": _periods(run)}
         | flat({key: value for key, value in run.manifest.items() if key not in elsewhere})
         for run in data.runs
     ]
@@ -608,6 +695,12 @@ def provenance_section(data: ReportData) -> Section | None:
     lead = "From the manifests of the runs. Fingerprints are hashes of content."
     title = "Fingerprints and versions"
     return Section("provenance", title, lead=lead, tables=tables) if tables else None
+
+
+def _periods(run: EvaluatedRun) -> str:
+    """When the run was under way."""
+    periods = run.manifest.get("periods", [])
+    return "; ".join(f"{one['started']} to {one.get('ended', 'unknown')}" for one in periods)
 
 
 def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:

@@ -13,8 +13,9 @@ from rich.text import Text
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.report.agents import GPU, cell_costs_table
 from soundingline.toolkit.report.comparison import averaged, benchmarks_table
-from soundingline.toolkit.report.page import TableEntry
+from soundingline.toolkit.report.page import Table, TableEntry
 from soundingline.toolkit.report.results import (
     count_names,
     denominator,
@@ -122,16 +123,32 @@ def benchmark_tables(
     for measure in list(measures) or [data.main]:
         if not averaged(data.systems, measure):
             continue
-        source = benchmarks_table(data, data.systems, measure)
-        titles = [column.title for column in source.columns]
-        (system, labels), *rest = zip(titles, zip(*source.rows, strict=True), strict=True)
-        names, part = {system: labels}, dict[str, Sequence[TableEntry]]()
-        for title, entries in rest:
-            if part and _width(names, {**part, title: entries}) > WIDTH:
-                tables.append(_table(names, part, measure))
-                part = {}
-            part[title] = entries
-        tables.append(_table(names, part, measure, source.note))
+        tables += _parts(benchmarks_table(data, data.systems, measure), measure)
+    return tables
+
+
+def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:
+    """The median and the 90th percentile of what a question cost, and the seconds of GPUs, indexes
+    and phrases, in tables of 80 columns; none for runs without language models and GPUs."""
+    table = cell_costs_table(report_data(runs))
+    if table is None or not {"dollars", "tokens", GPU} & {one.title for one in table.columns}:
+        return []
+    return _parts(table, "Cost: median / 90th percentile of a question")
+
+
+def _parts(source: Table, heading: str) -> list[RichTable]:
+    """A table as one for the terminal, or as several where its columns need more than 80
+    characters."""
+    tables = []
+    titles = [column.title for column in source.columns]
+    (first, labels), *rest = zip(titles, zip(*source.rows, strict=True), strict=True)
+    names, part = {first: labels}, dict[str, Sequence[TableEntry]]()
+    for title, entries in rest:
+        if part and _width(names, {**part, title: entries}) > WIDTH:
+            tables.append(_table(names, part, heading))
+            part = {}
+        part[title] = entries
+    tables.append(_table(names, part, heading, source.note))
     return tables
 
 

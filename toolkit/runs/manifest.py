@@ -65,6 +65,7 @@ class Manifest(TypedDict, total=False):
     costs: dict[str, dict[str, float]]
     servers: dict[str, str]
     chosen_parameters: dict[str, dict[str, Any]]
+    periods: list[dict[str, str]]
     imported: dict[str, Any]
 
 

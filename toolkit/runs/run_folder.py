@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -216,9 +217,21 @@ class RunFolder:
                 if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
                     known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
 
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the block to the manifest's `periods`, the times at which the run was under way, with
+        when it `started` and `ended` (ISO 8601, UTC; no end where the process was killed)."""
+        with self._changing_manifest() as manifest:
+            manifest.setdefault("periods", []).append({"started": _now()})
+        try:
+            yield
+        finally:
+            with self._changing_manifest() as manifest:
+                manifest["periods"][-1]["ended"] = _now()
+
     def note_costs(self, costs: Mapping[str, Mapping[str, float]]) -> None:
-        """Add the costs of a ranking to the manifest's `costs`: seconds and other numbers by name,
-        `once` (before the first query) and for a `query` (mean). Numbers that the manifest has
+        """Add costs to the manifest's `costs`: seconds and other numbers by name, of enriching the
+        corpus (`once`), of a `query` (mean), and `index_seconds`. Numbers that the manifest has
         already do not change, because a later start finds more in caches."""
         with self._changing_manifest() as manifest:
             known = manifest.setdefault("costs", {})
@@ -355,6 +368,10 @@ class RunFolder:
             write_json(self.manifest_path, written, clear=True)
 
 
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 class RoundsFile:
     """The finished rounds of a question as JSON lines, obfuscated in an obfuscated run. Only the
     process that answers the question reads and writes it."""
@@ -454,6 +471,12 @@ def repeat_id(qid: str, repeat: int) -> str:
     """The id of a repeat of a question where all repeats are mixed, such as on a ledger. Repeat 1
     has the id of the question."""
     return qid if repeat == 1 else f"{qid}#repeat{repeat}"
+
+
+def repeat_of(name: str) -> int:
+    """The repeat of a `repeat_id`."""
+    found = re.search(r"#repeat([1-9]\d{0,5})$", name)
+    return int(found[1]) if found else 1
 
 
 def question_of(name: str, repeat: int) -> str:

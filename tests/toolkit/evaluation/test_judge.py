@@ -239,6 +239,18 @@ def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_
     assert tool["parameters"]["additionalProperties"] is False
 
 
+def test_a_judge_without_a_tool_reports_in_the_text_of_browsecomp_plus():
+    verdict, model = judged_by_model(Turn(text=FREE_TEXT), tool=False)
+    assert verdict == ModelVerdict(
+        "q1", True, "T. Brekke", "The same person.", 80, case=CASE.fingerprint
+    )
+    (asked,) = model.requests
+    assert not asked.tools and asked.settings.tool_choice == "auto"
+    assert judge(tool=False).fingerprint != judge().fingerprint
+    # The arguments of a tool are JSON and nothing else.
+    assert judged_by_model(by_tool(FREE_TEXT))[0].error == "unreadable"
+
+
 def test_without_a_reference_the_accepted_answer_is_not_shown():
     _, model = judged_by_model(by_tool(VERDICT), reference=False)
     assert "Torvald Brekke" not in model.requests[0].messages[0]["content"]
@@ -267,7 +279,23 @@ BROKEN = {
 }
 
 
+FREE_TEXT = """extracted_final_answer: T. Brekke
+
+[correct_answer]: Torvald Brekke
+
+reasoning: The same person.
+
+correct: yes
+
+confidence: 80%"""
+
+
 READABLE = {
+    "free text": (Turn(text=FREE_TEXT), True, ""),
+    "bold free text": (Turn(text="**correct:** no\n**confidence:** 100"), False, ""),
+    "a verdict in a sentence": (Turn(text="I call it correct: yes."), False, "unreadable"),
+    "two verdicts": (Turn(text=f"{FREE_TEXT}\ncorrect: no"), False, "unreadable"),
+    "another word": (Turn(text="correct: partly"), False, "unreadable"),
     "the whole text": (Turn(text=json.dumps(VERDICT)), True, ""),
     "a fence": (Turn(text=f"```json\n{json.dumps(VERDICT, indent=1)}\n```"), True, ""),
 }

@@ -27,6 +27,7 @@ from soundingline.toolkit.evaluation.retrieval import (
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.report.measures import NEITHER, describe
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
@@ -94,6 +95,17 @@ def test_a_grade_below_0_is_judged_and_counts_as_grade_0(spam):
         assert values[name]["mixed"] == pytest.approx(value, abs=1e-5), name
     nothing = {name: values[name]["spam"] for name in measures}
     assert nothing == {**dict.fromkeys(measures, 0), "Judged@3": 2 / 3}
+
+
+def test_the_judged_share_of_the_first_ten_is_measured_where_some_documents_are_not_relevant():
+    topics = [Topic("1", "?")]
+    grades = {"a": 1, "b": 0}
+    row = Trajectory("1", "?", "completed", tiers={"opened": ("a", "b", "x", "y")})
+    for judged, expected in ((grades, 2 / 4), ({"a": 1}, None)):
+        benchmark = SmallBenchmark(topics, qrels={"evidence": {"1": judged}})
+        measured = evaluate_run([row], benchmark, measures=("AP",))
+        assert measured.metrics.get("Judged@10") == expected
+    assert describe("Judged@10").better == NEITHER
 
 
 @pytest.mark.parametrize("grade", [10**6 + 1, 2 * 10**9, 10**10, 10**20])

@@ -26,11 +26,14 @@ from soundingline.toolkit.evaluation.comparison import compare
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
 from soundingline.toolkit.evaluation.statistics import (
     TESTS,
+    Replication,
     equal_ties,
     factorial_effects,
     holm,
+    judged_components,
     paired_test,
     questions_needed,
+    replication,
     smallest_difference,
     variance_components,
 )
@@ -663,6 +666,67 @@ def test_a_margin_is_of_the_first_measure():
 
 
 # Repeats of questions: the question is the unit of the statistics.
+
+
+@pytest.mark.parametrize(
+    ("repeats", "shape", "total"),
+    [(3, (2.0, 2.0), 200), (3, (0.5, 0.2), 200), (1, (0.5, 0.5), 200), (3, (2.0, 2.0), 400)],
+    ids=["repeats", "hard and easy questions", "the stated share", "a sample of the questions"],
+)
+def test_another_run_of_the_same_system_is_consistent_in_95_of_100_cases(repeats, shape, total):
+    """Each question has a probability of a right answer. Half of the variance of Beta(1/2, 1/2)
+    questions is that of runs, which is the share that is assumed without repeats."""
+    rng, trials, covered, paired = np.random.default_rng(7), cases(2000, 300), 0, 0
+    for _ in range(trials):
+        chances = rng.beta(*shape, total)
+        theirs = rng.binomial(1, chances)
+        ours = {f"q{n}": rng.binomial(1, chances[n], repeats) for n in range(200)}
+        row = replication(ours, theirs.mean(), total)
+        covered += row.verdict == "consistent"
+        if total == 200:
+            means = {qid: float(row.mean()) for qid, row in ours.items()}
+            same = paired_test(means, named_as("q", theirs), test="t", resamples=199)
+            paired += Replication(same.difference, same.low, same.high).verdict == "consistent"
+    error = 0.01 + 3 * math.sqrt(
+        0.95 * 0.05 / trials
+    )  # answers are right or wrong, so that means have steps
+    assert covered / trials == pytest.approx(0.95, abs=error)
+    assert total > 200 or paired / trials == pytest.approx(0.95, abs=error)
+
+
+def named_as(letter, values):
+    return {f"{letter}{number}": float(value) for number, value in enumerate(values)}
+
+
+def test_a_replication_has_the_noise_that_is_stated_and_none_without_a_model():
+    """The figures of the default, and of a difference that only rounding may explain."""
+    for questions, points in ((830, 0.034), (100, 0.098)):
+        right = named_as("q", [n % 2 for n in range(questions)])
+        values = {qid: [value] for qid, value in right.items()}
+        row = replication(values, 0.5)
+        assert row.high == pytest.approx(points, rel=0.02) and row.difference == 0
+        assert replication(values, 0.5 + points * 1.05).verdict == "differs"
+        assert replication(values, 0.51, sampled=False).verdict == "differs"
+        assert replication(values, 0.51, sampled=False, rounding=0.011).verdict == "consistent"
+    assert replication({"q": [1.0]}, 0.5) is None
+
+
+@pytest.mark.parametrize("judges", [2, 3])
+def test_the_variance_of_judges_is_split_from_that_of_runs_and_questions(judges):
+    """Normal deviations of known sizes are found again, and a judge's is not taken for a run's."""
+    rng, (question, run, judge) = np.random.default_rng(3), (0.8, 0.5, 0.3)
+    shape = (4000, 3, judges)
+    values = rng.normal(0, question, shape[0])[:, None, None]
+    values = values + rng.normal(0, run, shape[:2])[:, :, None] + rng.normal(0, judge, shape)
+    parts, found = judged_components({f"q{n}": row for n, row in enumerate(values)})
+    assert (parts.between, parts.within, found) == pytest.approx((question, run, judge), rel=0.04)
+    assert parts.share == pytest.approx(0.25 / (0.64 + 0.25 + 0.09), rel=0.05)
+    # Equal verdicts leave what there is without judges.
+    equal = {f"q{n}": np.repeat(row[:, :1], 2, axis=1) for n, row in enumerate(values)}
+    parts, none = judged_components(equal)
+    alone = variance_components({qid: row[:, 0] for qid, row in equal.items()})
+    assert none == 0 and parts == pytest.approx(alone)
+    assert judged_components({qid: row[:, :1] for qid, row in equal.items()}) is None
 
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4, 4, 4], [2, 5, 1, 3, 7]], ids=["balanced", "unequal"])

@@ -16,7 +16,13 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
 from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
 from soundingline.toolkit.evaluation.tuning import Grid, MeasureTable, tune
-from soundingline.toolkit.report import agents, benchmark_tables, comparison_table, render
+from soundingline.toolkit.report import (
+    agents,
+    benchmark_tables,
+    comparison_table,
+    cost_tables,
+    render,
+)
 from soundingline.toolkit.report.comparison import (
     benchmarks_section,
     contrasts,
@@ -465,6 +471,34 @@ def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(monk
     assert first not in section.key and third not in section.key
     costs = [{style.label: cost for style, cost, *_ in points} for points in drawn]
     assert costs == [{first: 4.0, third: 0.0}, {first: 0.01, third: 0.0}]
+
+
+def test_the_cost_of_a_run_has_the_spread_over_its_questions_and_its_local_models():
+    first, second = six_runs()[:2]
+    tokens = {"q0": [1.0, 2.0], "q1": [3.0, 4.0], "q2": [5.0]}
+    spent = {
+        "usage_input_tokens": tokens,
+        "usage_output_tokens": {qid: [10 * n for n in row] for qid, row in tokens.items()},
+    }
+    stages = {"reranker": {"gpu_seconds": 30.0, "seconds": 30.0}, "llm": {"gpu_seconds": 70.0}}
+    costs = {"index_seconds": {"all": 9.0, "gpu": 4.0}, "once": {"seconds": 2, "dollars": 0.5}}
+    manifest = {**first.manifest, "stages": stages, "costs": costs}
+    first = replace(first, repeats=spent, manifest=manifest)
+    table = agents.cell_costs_table(report_data([first, second]))
+    shown, empty = (dict(zip([c.title for c in table.columns], r, strict=True)) for r in table.rows)
+    # 11, 22, 33, 44 and 55 tokens: the 90th percentile is between the last two.
+    assert shown["tokens"].text == "33 / 51" and shown["tokens"].sub == "165 in 5"
+    assert "dollars" not in shown and empty["tokens"].text == empty["GPU seconds"].text == "—"
+    assert shown["GPU seconds"].text == "100" and shown["GPU seconds"].sub == "reranker 30, llm 70"
+    assert shown["index"].text == "9.0" and shown["index"].sub == "4 on a GPU"
+    assert shown["phrases"].text == "2.0" and shown["phrases"].sub == "0.50 dollars"
+    assert agents.cell_costs_table(report_data([second])) is None
+    assert cost_tables([second]) == []
+    (printed,) = cost_tables([first, second])
+    assert [str(column.header) for column in printed.columns][1:3] == ["tokens", "GPU seconds"]
+    ranking = replace(second, manifest={"costs": {"query": {"seconds": 0.25}}})
+    ((_, seconds),) = agents.cell_costs_table(report_data([ranking])).rows
+    assert (seconds.text, seconds.sub) == ("0.2", "mean") and cost_tables([ranking]) == []
 
 
 def test_a_report_with_a_baseline_opens_with_what_each_change_does():
