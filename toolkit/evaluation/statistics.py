@@ -381,7 +381,10 @@ def smallest_difference(
     def missing(effect: float) -> float:
         return _power(effect, questions, alpha) - power
 
-    return deviation * float(brentq(missing, 0.0, 100.0))
+    largest = 100.0
+    while missing(largest) < 0:  # few questions need an effect of many standard deviations
+        largest *= 10
+    return deviation * float(brentq(missing, 0.0, largest))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -329,7 +330,8 @@ def _cached_samples(design: _Design) -> Iterator[str]:
 
 
 def _reused(cell: ComposedCell) -> bool:
-    return cell.run is not None and bool(cell.run.manifest.get("reused_samples"))
+    stages = (cell.run.manifest.get("stages") or {}) if cell.run else {}
+    return any(counts.get("samples_of_other_runs") for counts in stages.values())
 
 
 def _power(design: _Design) -> Iterator[str]:
@@ -400,14 +402,14 @@ def _drift(design: _Design) -> Iterator[str]:
         if len(cells) > 1:
             yield f"{model} was served by {len(cells)} versions: {', '.join(sorted(cells))}"
             break
-    days = [(day, cell) for cell in design.measured if cell.sampling and (day := _began(cell))]
+    days = [(day, cell) for cell in design.measured if cell.sampling for day in _starts(cell)]
     if len(days) > 1:
         first, last = min(days, key=lambda p: p[0]), max(days, key=lambda p: p[0])
         apart = (last[0] - first[0]).total_seconds() / 86400
         if apart > DAYS and any(map(_remote, (first[1], last[1]))):
             yield (
-                f"{first[1].label} and {last[1].label} began {apart:.0f} days apart, in which the "
-                "provider may have changed the model"
+                f"{first[1].label} and {last[1].label} were started {apart:.0f} days apart, in "
+                "which the provider may have changed the model"
             )
 
 
@@ -418,11 +420,13 @@ def _remote(cell: ComposedCell) -> bool:
     return not _LOCAL.match(str(cell.value("llm", "base_url", default="")))
 
 
-def _began(cell: ComposedCell) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(cell.run.manifest["created"])) if cell.run else None
-    except (KeyError, ValueError):
-        return None
+def _starts(cell: ComposedCell) -> Iterator[datetime]:
+    """When its run was started, and started again."""
+    manifest = cell.run.manifest if cell.run else {}
+    times = [manifest.get("created"), *(p.get("started") for p in manifest.get("periods") or ())]
+    for each in filter(None, times):
+        with suppress(ValueError):
+            yield datetime.fromisoformat(str(each))
 
 
 def _failures(design: _Design) -> Iterator[str]:

@@ -535,6 +535,14 @@ def test_the_smallest_difference_is_found_as_often_as_its_power_says(questions):
     assert np.mean(found) == pytest.approx(power, abs=0.05 + 2 * TOLERANCE)
 
 
+def test_the_smallest_difference_of_two_questions_is_many_deviations():
+    """Of two questions, t has one degree of freedom: a Cauchy distribution."""
+    from scipy.stats import nct, t
+
+    found = smallest_difference(2, 0.5, alpha=0.05 / 17)
+    assert nct.sf(t.isf(0.025 / 17, 1), 1, found / 0.5 * 2**0.5) == pytest.approx(0.8, abs=1e-3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("variance", ["question", "question and factor", "run"])
 def test_tests_and_intervals_of_effects_hold_their_level(variance):

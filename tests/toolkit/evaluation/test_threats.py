@@ -116,7 +116,9 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
     "tuned_on_reported": {"parameters of the test questions": [cell(tuned_on_reported=True)]},
     "judge_is_agent": {"one model for both": [cell(judge_llm=LOCAL)]},
     "one_repeat": {"a temperature of 1": [cell(repeats=1)]},
-    "cached_samples": {"samples of another run": [ran(reused_samples=3)]},
+    "cached_samples": {
+        "samples of another run": [ran(stages={"rewriter": {"samples_of_other_runs": 3}})]
+    },
     "power": {
         "50 questions": [cell(questions=50), cell("b", questions=50)],
         "answers that change much": [
@@ -208,7 +210,7 @@ NEAR_MISSES: dict[str, dict[str, list[ComposedCell]]] = {
         "greedy replies": [cell(repeats=1, llm={**LOCAL, "settings": {"temperature": 0}})],
         "three repeats": [cell()],
     },
-    "cached_samples": {"a run of its own": [ran(reused_samples=0)]},
+    "cached_samples": {"a run of its own": [ran(stages={"rewriter": {"cache_hits": 3}})]},
     "power": {
         "830 questions": [cell(questions=830), cell("b", questions=830)],
         "answers that change little": [

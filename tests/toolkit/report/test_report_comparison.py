@@ -98,7 +98,9 @@ def test_where_nothing_is_resolved_no_run_is_named_the_best():
     assert words_of() == f"{ranges}No difference between them was tested."
     equal = [replace(run, metrics={"accuracy": 0.4}) for run in (LOW, HIGH)]
     said = words_of(UNCLEAR._replace(difference=0.0, mean_a=0.4), runs=equal)
-    assert said.startswith("No difference in accuracy is significant: accuracy is 0.400 in all 2 runs")
+    assert said.startswith(
+        "No difference in accuracy is significant: accuracy is 0.400 in all 2 runs"
+    )
     assert "largest" not in said
 
 
@@ -113,7 +115,9 @@ def test_the_two_largest_resolved_differences_come_first_and_the_others_are_coun
     said = words_of(*rows, runs=runs, baseline="A")
     assert said.startswith("C lowers accuracy by 0.300 ")
     assert "and D raises it by 0.200" in said
-    assert "; 2 more of the 4 differences in accuracy are significant. No difference in nDCG" in said
+    assert (
+        "; 2 more of the 4 differences in accuracy are significant. No difference in nDCG" in said
+    )
     # What is not significant is counted too, and the baseline is named once.
     some = [row._replace(p_holm=0.5 if row.a == "D" else 0.01) for row in rows]
     said = words_of(*some, runs=runs, baseline="A")
@@ -123,7 +127,9 @@ def test_the_two_largest_resolved_differences_come_first_and_the_others_are_coun
     # What is significant comes first, whichever measure it is of.
     rows = [row._replace(p_holm=0.5 if row.measure == "accuracy" else 0.01) for row in rows]
     said = words_of(*rows, runs=runs, baseline="A")
-    assert said.startswith("C lowers nDCG@10") and "No difference in accuracy is significant" in said
+    assert (
+        said.startswith("C lowers nDCG@10") and "No difference in accuracy is significant" in said
+    )
 
 
 def test_the_chance_level_of_yes_no_questions_is_told_where_there_are_some():
