@@ -4,7 +4,7 @@ opened if they stand, built if not.
 indexes/<benchmark>/documents-<fingerprint>/       raw text, once a corpus
 indexes/<benchmark>/<unit>-spans-<fingerprint>/    where its units begin and end
 indexes/<benchmark>/<unit>-<engine>-<fingerprint>/ the index
-indexes/<benchmark>/<the same>.seconds.json        how long it took to build
+indexes/<benchmark>/seconds-<index>.json           how long it took to build
 indexes/<benchmark>/links-<fingerprint>/           of the corpus and of what the links are made of
 indexes/<benchmark>/headings-<fingerprint>/        of the corpus: titles, urls, identifiers
 """
@@ -275,7 +275,7 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **setti
 
 
 def _seconds_file(path: Path) -> Path:
-    return path.with_name(f"{path.name}.seconds.json")
+    return path.with_name(f"seconds-{path.name}.json")
 
 
 @contextmanager
