@@ -401,8 +401,8 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
 # with the table in docs/results.md.
 SIZES = {
-    "toolkit": (86, 25_900),
-    "pipelines": (58, 17_900),
+    "toolkit": (87, 26_500),
+    "pipelines": (58, 18_000),
     "agents": (17, 4_600),
     "experiments": (35, 11_700),
 }

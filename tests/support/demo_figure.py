@@ -37,7 +37,12 @@ def recorded(sweep):
         }
         for run in runs
     ]
-    return {"runs": kept, "comparisons": json.loads((Path(sweep) / "verdicts.json").read_text())}
+    config = runs[0].manifest["config"]
+    return {
+        "runs": kept,
+        "comparisons": json.loads((Path(sweep) / "verdicts.json").read_text()),
+        "declared": {name: config[name] for name in ("primary", "margin")},
+    }
 
 
 def shown(record):
@@ -58,7 +63,7 @@ def shown(record):
     table = io.StringIO()
     Console(file=table, width=80).print(comparison_table(runs, rows, baseline=baseline))
     lines = [line.rstrip() for line in table.getvalue().splitlines()]
-    data = report_data(runs, rows, baseline=baseline)
+    data = report_data(runs, rows, baseline=baseline, declared=True, **record["declared"])
     headline = "".join(f"**{s.text}**" if s.strong else s.text for s in summary(data))
     quote = textwrap.wrap(
         headline, 113, break_on_hyphens=False, initial_indent="> ", subsequent_indent="> "
