@@ -25,7 +25,7 @@ from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.runs.run_folder import RoundsFile
+from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, STAGES, Answer, Trajectory
@@ -67,7 +67,9 @@ class SimulatedReader:
     answers: Mapping[str, Sequence[str]]
 
     def answer(self, qid: str, shown: Iterable[ShownText]) -> Answer:
-        """The answer to a question after these texts, with confidence 100 or 0."""
+        """The answer to a question, or to a repeat of it, after these texts, with confidence 100 or
+        0."""
+        qid = qid if qid in self.needed_facts else question_of(qid)
         texts = [(each, _plain(each.title), _plain(each.text)) for each in shown]
         everything = "\n".join(text for _, _, text in texts)
         facts, sources = self.needed_facts[qid], dict[str, None]()

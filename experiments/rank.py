@@ -212,7 +212,9 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
     chosen = {**factors(settings, RANKING), "agent": "none"}
     with open_run(settings, folder, prints, chosen) as run:
         folder = run.folder
-        with run.running(built.stages, built.parts) as counted:
+        # A finished ranking that is made again is the same.
+        timed = "periods" not in folder.manifest()
+        with run.running(built.stages, built.parts, timed=timed) as counted:
             began = time.monotonic()
             with search_notes() as notes, asking_bar(built.stages, run.ledger):
                 evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)

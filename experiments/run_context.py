@@ -42,12 +42,19 @@ class RunContext:
         stages: Stages,
         parts: Mapping[str, Any] | None = None,
         llm: LanguageModel | None = None,
+        *,
+        timed: bool = True,
     ) -> Iterator[dict[str, dict[str, float]]]:
         """The language models of `stages` run during the block, which gets an empty mapping. When
         the block ends, in whichever way, it holds what `parts` have counted since its beginning,
+<<<<<<< HEAD
         the GPU seconds of the servers on this machine, also of `llm`, the agent's model. That
         and the times of the block are added to the manifest, like the parameters that the parts
         chose."""
+=======
+        and the GPU seconds of the servers on this machine, also of `llm`, the agent's model. That
+        and, if it is `timed`, the times of the block are added to the manifest."""
+>>>>>>> repeats
         counted: dict[str, dict[str, float]] = {}
         parts, began = parts or {}, time.monotonic()
         before = stage_counts(parts)
@@ -55,7 +62,7 @@ class RunContext:
         run = f"{self.folder.manifest()['created']} {self.folder.name}"
         try:
             with (
-                self.folder.timed(),
+                self.folder.timed() if timed else nullcontext(),
                 stages.asking(self.ledger, self.folder.path, self.servers, run) as versions,
             ):
                 self.folder.note_servers(versions)

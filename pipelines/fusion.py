@@ -16,6 +16,7 @@ from soundingline.pipelines.retrieve import check_queries, ranked
 from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.runs.run_folder import question_of
 
 
 class Fusion(Stage):
@@ -215,7 +216,8 @@ class OracleRetriever(Stage):
     def _with_evidence(self, qid: str, base: RankedList) -> RankedList:
         if self.collection is None or self.collection.qrels is None:
             raise not_bound(self, "call bind(collection) with a collection that has judgements")
-        grades = self.collection.qrels[self.tier].get(qid, {})
+        judged = self.collection.qrels[self.tier]
+        grades = judged.get(qid) or judged.get(question_of(qid), {})
         relevant = [docid for docid, grade in grades.items() if grade > 0]
         best_units = {parent(unit): unit for unit in reversed(base.docnos)}
         evidence: list[str] = []

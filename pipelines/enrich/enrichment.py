@@ -46,6 +46,7 @@ from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
+from soundingline.toolkit.runs.run_folder import question_of
 
 DECISIONS = "decisions.jsonl"
 REASONS_FILE = "reasons.json"
@@ -413,11 +414,11 @@ class Enrichment(Stage):
 
     def _source(self, query: QueryContext) -> tuple[str, str]:
         """The text for which phrases are proposed, and which one it is (`APPLY_TO`)."""
-        questions = self.collection.questions if self.collection else None
+        questions = (self.collection.questions if self.collection else None) or {}
         texts = {
             "query": query.text,
             "reasoning": last_words(query.reasoning, _REASONING_WORDS),
-            "question": (questions or {}).get(query.qid, ""),
+            "question": questions.get(query.qid) or questions.get(question_of(query.qid), ""),
         }
         text = texts[self.apply_to]
         self._counts.add(queries=1)

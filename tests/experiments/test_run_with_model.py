@@ -411,6 +411,22 @@ def test_judges_are_compared_on_every_repeat(entry):
     assert pair["raw"] == pytest.approx(1 - differing / 11)
 
 
+def test_what_belongs_to_a_question_is_found_in_each_of_its_repeats(entry):
+    """Judgements, the facts of the simulated reader, and the question that phrases are made of."""
+    says = json.dumps({"keywords": ["a stone mill"]})
+    enriched = ("enrichment=sira", "enrichment.sides=query", "enrichment.apply_to=question")
+    model = ("llm@enrichment_llm=scripted", f"enrichment_llm.says='{says}'", MODEL[0])
+    agent = ("agent=keyword", "agent.reader=simulated", "name=r", "repeats=2")
+    assert entry("run", *TINY, *agent, *model, *enriched, "traces=false") == 0
+    first, second = RunFolder("runs/r").repeats()
+    assert {*first.statuses().values(), *second.statuses().values()} == {"completed"}
+    assert not contents("runs/r/manifest.json")["stages"]["enrichment"].get("without_question")
+    oracle = (*agent[:1], "retriever=oracle", "rewriter=q2q", "llm@rewriter_llm=scripted", MODEL[0])
+    assert entry("run", *TINY, *oracle, "name=o", "repeats=2", "traces=false") == 0
+    values = contents("runs/o/evaluation/repeats.json")["values"]["recall_surfaced"]
+    assert all(row == [1.0, 1.0] for row in values.values()) and len(values) == 6
+
+
 def test_a_manifest_tells_when_a_run_was_under_way_and_how_long_it_held_gpus(entry, peer):
     peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
     local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")

@@ -86,13 +86,18 @@ def copied(made, entry, tmp_path):
     return entry
 
 
+# Only a model that judges needs the benchmark for this command.
+JUDGING = ("judge=llm", "llm@judge_llm=openai_compatible", "judge_llm.model=m")
+
+
 @pytest.mark.parametrize("command", ["evaluate", "judge"])
 @pytest.mark.parametrize("case", CRAFTED)
 def test_what_a_manifest_names_is_not_called(case, command, copied, canary, capsys):
     before = Path("runs/x/metrics.json").read_bytes()
     rewrite("runs/x", CRAFTED[case])
     capsys.readouterr()
-    assert copied(command, "runs/x") == 2
+    model = (*JUDGING, "judge_llm.base_url=http://127.0.0.1:9/v1") if command == "judge" else ()
+    assert copied(command, *model, "runs/x") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("soundingline: ") and "benchmark=" in line
     assert not canary.exists() and CANARY not in sys.modules

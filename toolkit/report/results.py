@@ -49,7 +49,7 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     texts,
 )
-from soundingline.toolkit.runs.run_folder import question_of, repeat_of
+from soundingline.toolkit.runs.run_folder import question_of
 from soundingline.toolkit.trajectory import STATUSES
 
 T = TypeVar("T")
@@ -548,7 +548,7 @@ def _by_judge(run: EvaluatedRun) -> dict[str, list[list[float]]]:
     values: dict[str, list[list[float]]] = {}
     for answer in sorted(set.intersection(*map(set, models))) if len(models) > 1 else ():
         verdicts = [float(one[answer]) for one in models]
-        values.setdefault(question_of(answer, repeat_of(answer)), []).append(verdicts)
+        values.setdefault(question_of(answer), []).append(verdicts)
     return values
 
 
@@ -562,10 +562,7 @@ def judges_section(data: ReportData) -> Section | None:
     for style in having:
         run, names = style.run, _judge_names(style.run)
         verdicts = {name: judge["verdicts"] for name, judge in run.judges.items()}
-        questions = {
-            answer: question_of(answer, repeat_of(answer))
-            for answer in set().union(*verdicts.values())
-        }
+        questions = {answer: question_of(answer) for answer in set().union(*verdicts.values())}
         total = run.denominators.get("accuracy", 0) * run.counts.get("repeats", 1)
         for name, given in verdicts.items():
             right = sum(given.values())

@@ -479,8 +479,9 @@ def repeat_of(name: str) -> int:
     return int(found[1]) if found else 1
 
 
-def question_of(name: str, repeat: int) -> str:
-    """The question id of a `repeat_id`."""
+def question_of(name: str, repeat: int | None = None) -> str:
+    """The question id of the `repeat_id` of a repeat; None for the repeat that the id names."""
+    repeat = repeat_of(name) if repeat is None else repeat
     return name if repeat == 1 else name.removesuffix(f"#repeat{repeat}")
 
 
