@@ -47,14 +47,9 @@ class RunContext:
     ) -> Iterator[dict[str, dict[str, float]]]:
         """The language models of `stages` run during the block, which gets an empty mapping. When
         the block ends, in whichever way, it holds what `parts` have counted since its beginning,
-<<<<<<< HEAD
-        the GPU seconds of the servers on this machine, also of `llm`, the agent's model. That
-        and the times of the block are added to the manifest, like the parameters that the parts
-        chose."""
-=======
-        and the GPU seconds of the servers on this machine, also of `llm`, the agent's model. That
-        and, if it is `timed`, the times of the block are added to the manifest."""
->>>>>>> repeats
+        the GPU seconds of the servers on this machine, also of `llm`, the agent's model. That,
+        the parameters that the parts chose and, if it is `timed`, the times of the block are added
+        to the manifest."""
         counted: dict[str, dict[str, float]] = {}
         parts, began = parts or {}, time.monotonic()
         before = stage_counts(parts)
