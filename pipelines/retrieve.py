@@ -29,6 +29,7 @@ from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier,
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.runs.run_folder import question_of
 
 Own = TypeVar("Own", bound="Retriever")
 # What a new ranking replaces. The `text` of a topic is not that of a document.
@@ -306,12 +307,17 @@ class BM25(_WithFeedback):
                 f"k1={self.k1:g} and b={self.b:g}, chosen on all questions of the tuning"
             )
 
+    def _parameters(self, qid: str) -> tuple[float, float]:
+        """The k1 and b of a question, also of a repeat of it."""
+        known = self._of_question.get(qid) or self._of_question.get(question_of(qid))
+        return known or (self.k1, self.b)
+
     def for_question(self, qid: str) -> BM25:
         """The retriever with the parameters of a question's fold as `k1` and `b`."""
         if not self.fold_parameters:
             return self
         model = copy.copy(self)
-        model.k1, model.b = self._of_question.get(qid, (self.k1, self.b))
+        model.k1, model.b = self._parameters(qid)
         model.fold_parameters, model._of_question = None, {}
         return model
 
@@ -321,7 +327,7 @@ class BM25(_WithFeedback):
             return
         places: dict[tuple[float, float], list[int]] = {}
         for place, qid in enumerate(qids):
-            places.setdefault(self._of_question.get(qid, (self.k1, self.b)), []).append(place)
+            places.setdefault(self._parameters(qid), []).append(place)
         for of_model in places.values():
             yield self.for_question(qids[of_model[0]]), of_model
 
