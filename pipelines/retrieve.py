@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -138,10 +138,11 @@ class Retriever(Stage):
             out = self._scored(inp)
         elif len(inp):
             queries = self._queries(inp)
-            rankings = self._by_model(
-                inp["qid"].tolist(),
-                lambda model, rows: self.index.rank([queries[n] for n in rows], model, self.depth),
-            )
+            rankings: list[Any] = [None] * len(queries)
+            for model, places in self._models(inp["qid"].tolist()):
+                found = self.index.rank([queries[n] for n in places], model, self.depth)
+                for place, ranking in zip(places, found, strict=True):
+                    rankings[place] = ranking
             out = ranked(inp, rankings)
         else:
             out = ranked(inp, [])
@@ -174,14 +175,10 @@ class Retriever(Stage):
         scores = np.zeros(len(inp))
         if rows:
             queries = self._queries(inp.iloc[[of_query[0] for of_query in rows]])
-            results = self._by_model(
-                list(qids),
-                lambda model, places: self.index.score(
-                    [queries[n] for n in places], [numbers[rows[n]] for n in places], model
-                ),
-            )
-            for of_query, values in zip(rows, results, strict=True):
-                scores[of_query] = values
+            for model, places in self._models(list(qids)):
+                of_model = [queries[n] for n in places], [numbers[rows[n]] for n in places]
+                for place, values in zip(places, self.index.score(*of_model, model), strict=True):
+                    scores[rows[place]] = values
         order = np.lexsort((numbers, -scores, groups))
         starts = np.cumsum([0, *map(len, rows)])[:-1]
         out = inp.drop(columns=["score", "rank"], errors="ignore").iloc[order]
@@ -191,16 +188,6 @@ class Retriever(Stage):
     def _models(self, qids: Sequence[str]) -> Iterator[tuple[Retriever, Sequence[int]]]:
         """The models that rank the questions, each with the places of its questions in `qids`."""
         yield self, range(len(qids))
-
-    def _by_model(
-        self, qids: Sequence[str], ask: Callable[[Retriever, Sequence[int]], Sequence[Any]]
-    ) -> list[Any]:
-        """What `ask(model, places)` gives for each question, in the order of `qids`."""
-        results: list[Any] = [None] * len(qids)
-        for model, places in self._models(qids):
-            for place, result in zip(places, ask(model, places), strict=True):
-                results[place] = result
-        return results
 
     def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
         """`retriever % k` that ranks no deeper than it must; PyTerrier's optimiser calls it."""

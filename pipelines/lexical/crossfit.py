@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,8 @@ class CrossFittedBM25(Retriever):
         >>> [fold["questions"] for fold in bm25.fold_parameters]
         [['1'], ['2']]
     """
+
+    matching: ClassVar[str] = "lexical"
 
     grid: Mapping[str, Any] = field(default_factory=lambda: dict(_GRID))
     objective: str = "nDCG@10"
