@@ -212,8 +212,10 @@ class Threads:
 
     async def close(self) -> None:
         """Wait for what has begun, and drop what waits for a thread."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        while tasks := list(self._tasks):
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # From Python 3.12 on, `gather` does not let the loop call back where all have ended.
+            self._tasks.difference_update(tasks)
         while not self._queue.empty():
             self._queue.get()
         for _ in self._threads:

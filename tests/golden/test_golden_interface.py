@@ -86,6 +86,7 @@ def _plain(text):
     """An argument as its source has it, whatever the import namespace."""
     text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
     text = re.sub(r": '([^']*)'", r": \1", text)
+    text = text.replace("pathlib._local.", "pathlib.")  # of Python 3.13
     return re.sub(r" at 0x[0-9a-f]+", "", text).replace("soundingline.", "")
 
 

@@ -529,6 +529,19 @@ def test_the_end_waits_for_what_runs_and_drops_what_waits():
     assert held.ended == ["done"]
 
 
+def test_closing_ends_where_all_work_has_ended_and_the_loop_does_not_know_yet():
+    async def check(threads):
+        task = threads.task(asyncio.sleep(0))
+        task.remove_done_callback(threads._tasks.discard)
+        await task
+        await threads.close()
+
+    async def within():
+        await asyncio.wait_for(check(Threads(1)), 30)
+
+    asyncio.run(within())
+
+
 def test_work_that_has_begun_ends_if_its_client_has_gone_and_complains_of_nothing():
     held, complaints = Held(), []
 
