@@ -24,6 +24,7 @@ from golden_store import plain
 from golden_workplace import WRITE, check, run_here, skip_without
 from support.commands import CommandProcess
 from test_golden_runs import SETS, TEST
+from typing_extensions import is_typeddict
 
 from soundingline.experiments import naming
 from soundingline.experiments.config import Settings
@@ -65,6 +66,8 @@ def described(name, value):
     try:
         signature = inspect.signature(value)
     except ValueError:  # a class of the interpreter's own
+        signature = None
+    if signature is None or is_typeddict(value):  # the latter has one since Python 3.13
         yield f"{name}(...)"
         return
     yield name
