@@ -14,6 +14,7 @@ import signal
 import time
 from contextlib import contextmanager
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -24,7 +25,6 @@ from golden_store import plain
 from golden_workplace import WRITE, check, run_here, skip_without
 from support.commands import CommandProcess
 from test_golden_runs import SETS, TEST
-from typing_extensions import is_typeddict
 
 from soundingline.experiments import naming
 from soundingline.experiments.config import Settings
@@ -67,7 +67,7 @@ def described(name, value):
         signature = inspect.signature(value)
     except ValueError:  # a class of the interpreter's own
         signature = None
-    if signature is None or is_typeddict(value):  # the latter has one since Python 3.13
+    if signature is None or isinstance(value, GenericAlias):  # which has one since Python 3.13
         yield f"{name}(...)"
         return
     yield name
