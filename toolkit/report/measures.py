@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.trajectory import ROLES
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
@@ -50,6 +51,25 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "citation_precision": "Share of cited documents that are evidence.",
         "citation_recall": "Share of evidence documents that are cited.",
         "completion": "Share of questions with exit status completed.",
+    },
+    (3, HIGHER, ""): {
+        "answer_shown": "Share of questions with an accepted answer, normalised as for exact "
+        "match, in the shown characters of an evidence document; with all needed facts shown, "
+        "where these are known.",
+        **{
+            f"step_{tier}": f"Share of questions of which {text}, or whose answer was shown."
+            for tier, text in (
+                ("surfaced", "an evidence document was in a ranking or shown"),
+                ("previewed", "an evidence document was on a result page or opened"),
+                ("opened", "an evidence document was opened"),
+            )
+        },
+        "label_right": "Share of questions whose answer was shown, and that were answered right.",
+    },
+    (3, LOWER, ""): {
+        f"label_{label}": f"Share of questions with the label: {text}."
+        for label, text in LABELS.items()
+        if label != "right"
     },
     (3, HIGHER, _SQUAD): {"answer_f1": "Token F1 of the answer with the closest accepted one."},
     (3, HIGHER, _PI_SERINI): {

@@ -363,7 +363,8 @@ _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room 
 def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
     known = ordered(name for run in data.runs for name in run.metrics)
-    rest = [name for name in known if name not in data.measures]
+    elsewhere = ("step_", "label_")  # `agents.steps_section` has them
+    rest = [n for n in known if n not in data.measures and not n.startswith(elsewhere)]
     tables = [results_table(data, data.measures, counts=count_names(data))]
     for first in range(0, len(rest), _COLUMNS):
         some = rest[first : first + _COLUMNS]
