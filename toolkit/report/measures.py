@@ -64,12 +64,6 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
                 ("opened", "an evidence document was opened"),
             )
         },
-        "label_right": "Share of questions whose answer was shown, and that were answered right.",
-    },
-    (3, LOWER, ""): {
-        f"label_{label}": f"Share of questions with the label: {text}."
-        for label, text in LABELS.items()
-        if label != "right"
     },
     (3, HIGHER, _SQUAD): {"answer_f1": "Token F1 of the answer with the closest accepted one."},
     (3, HIGHER, _PI_SERINI): {
@@ -137,6 +131,7 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "rewrites_with_answer": "Distinct rewritten queries of a question that contain an accepted "
         "answer which neither the question nor the original query contains: guesses of the "
         "rewriter.",
+        **{f"label_{label}": f"Share of questions: {text}." for label, text in LABELS.items()},
         # Of recorded calls through another pipeline: soundingline.toolkit.evaluation.replay.
         "overlap@10": "Share of the recorded top 10 that is in the new top 10.",
         "unchanged_calls": "Share of calls before the first page that differs.",
