@@ -154,11 +154,12 @@ def steps_section(data: ReportData) -> Section | None:
             count = math.fsum(values) * run.counts.get("repeats", 1)
             share = percent(math.fsum(values) / len(values))
             yield TableEntry(number(round(count), 0), sub=share)
-        left_out = {name: n for name, n in run.counts.items() if name.startswith(f"{LEFT_OUT}_")}
-        reasons = [
-            f"{name[len(LEFT_OUT) + 1 :].replace('_', ' ')} {n}" for name, n in left_out.items()
-        ]
-        yield TableEntry(number(sum(left_out.values()), 0), sub=", ".join(reasons))
+        start = f"{LEFT_OUT}_"
+        reasons = {name.removeprefix(start): n for name, n in run.counts.items() if start in name}
+        reasons["no_answer_known"] = run.counts.get("without_accepted_answer", 0)
+        left_out = sum(reasons.values()) * run.counts.get("repeats", 1)
+        each = [f"{name.replace('_', ' ')} {n}" for name, n in reasons.items() if n]
+        yield TableEntry(number(left_out, 0), sub=", ".join(each))
 
     names = [step.replace("_", " ") for step in STEPS]
     steps = [Column(name, "share of the questions") for name in names]
@@ -191,8 +192,8 @@ def steps_section(data: ReportData) -> Section | None:
         "result page (previewed) and read (opened), whose answer was in the shown characters of "
         "one, and that were answered right: each step and all before it. An excerpt with the "
         "answer counts as opened.",
-        note="Left out are questions with the answer yes or no, with an accepted answer in the "
-        "question, or in no evidence document.",
+        note="Left out are questions without an accepted answer, with the answer yes or no, and "
+        "with an accepted answer in the question or in no evidence document.",
         tables=tables,
     )
 
