@@ -460,12 +460,12 @@ def test_excerpts_and_pages_that_continue_are_shown_without_queries_and_hints():
 
 
 def test_whole_texts_are_shown_up_to_the_cut():
-    tool = opened(TopK(k=2, max_tokens=6, get_document=True))
+    tool = opened(TopK(k=2, max_tokens=5, get_document=True))
     tool.call("search", {"query": "mill old"})
     tool.call("get_document", {"docid": "d2"})
     tool.call("search", {"query": "nothing"})
     first, second, whole = shown_texts(tool.calls)
-    assert (first.docid, first.title, first.text) == ("d1", "The mill", "The mill\nIt is old.")
+    assert (first.docid, first.title, first.text) == ("d1", "The mill", "The mill\nIt is old")
     assert (second.docid, second.text) == ("d2", INN.text[:-1])
     assert whole == ShownText("d2", "", INN.text)
 
