@@ -655,7 +655,7 @@ def test_it_is_right_exactly_if_the_record_of_its_calls_shows_all_facts(tool, ho
     measured = evaluate_run(run_with(reader, made, tool=tool), made).per_question
     assert len(measured["accuracy"]) == 12
     assert measured["answer_shown"] == measured["accuracy"] == measured["label_right"]
-    if hops == 1:
+    if hops == 1 and not getattr(tool, "max_tokens", None):
         assert any(measured["accuracy"].values())
 
 

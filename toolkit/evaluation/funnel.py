@@ -232,9 +232,9 @@ def needed_texts(
             questions.setdefault(docid, []).append(qid)
     phrases: dict[str, dict[str, list[str]]] = {}
     for docid, text in texts(questions.keys()) if questions else ():
-        found = found_in(text, {each for qid in questions[docid] for each in answers[qid]})
+        held = found_in(text, {each for qid in questions[docid] for each in answers[qid]})
         for qid in questions[docid]:
-            if present := [each for each in answers[qid] if each in found]:
+            if present := [each for each in answers[qid] if each in held]:
                 phrases.setdefault(qid, {})[docid] = _with_sentences(text, present)
     left_out["not_in_evidence"] = len(answers) - len(phrases)
     known = {qid: facts[qid] for qid in accepted if facts.get(qid)}

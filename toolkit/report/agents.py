@@ -165,7 +165,7 @@ def steps_section(data: ReportData) -> Section | None:
     steps = [Column(name, "share of the questions") for name in names]
     tables = [Table.of_runs(having, steps, shares)]
     known = {style.run.name for style in having}
-    rows = []
+    rows: list[Entries] = []
     for row in data.comparisons_on("accuracy"):
         a, b = (data.style(name) for name in (row.a, row.b))
         if {row.a, row.b} <= known:

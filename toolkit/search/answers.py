@@ -311,9 +311,9 @@ def _parts(call: ToolCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
             heads.append(match)
     if not heads:
         yield from (((0, 0), each) for each in _foreign_parts(call))
-    for head, following in zip(heads, [*heads[1:], None], strict=True):
-        text = call.output[head.end() : following.start() if following else None]
-        text = _HINT.sub("", text)
+    ends = [*(head.start() for head in heads[1:]), len(call.output)]
+    for head, end in zip(heads, ends, strict=False):
+        text = _HINT.sub("", call.output[head.end() : end])
         title = head[5] or head[6] or ("" if head[1] else text.strip().partition("\n")[0])
         lines = (int(head[2]), int(head[3])) if head[2] else (0, 0)
         yield lines, ShownText(parent(head[1] or head[4]), title, text)

@@ -722,7 +722,7 @@ def asked(qid, *calls, exact="", status="completed", **seen):
     return Trajectory(qid, "?", status, answer=answer, calls=calls, tiers=tiers)
 
 
-def needed(texts=lambda _: PAGES.items(), facts=None):
+def needed(texts=lambda docids: [(docid, PAGES[docid]) for docid in docids], facts=None):
     return needed_texts(ASKED, ASKED_ANSWERS, ASKED_EVIDENCE, facts or {}, texts)
 
 
