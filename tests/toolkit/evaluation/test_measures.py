@@ -864,6 +864,9 @@ def test_a_change_of_one_conditional_share_is_the_term_of_that_step_alone():
     shares = conditional_shares(other)
     assert [shares[name].value for name in STEPS] == pytest.approx([1, 1, 1, 0.2, 1])
     assert shares["answer_shown"].low < 0.2 < shares["answer_shown"].high
+    # No question passes the first step: the later steps have no share of their own, and no term.
+    terms = decomposed_difference(high, cell(surfaced=0, previewed=0, opened=0, shown=0, right=0))
+    assert [terms[name].value for name in STEPS] == pytest.approx([0.5, 0, 0, 0, 0])
     with pytest.raises(InputError, match="share no question"):
         decomposed_difference(low, {})
 
