@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import StatedFact, Topic
@@ -26,19 +25,12 @@ from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
+from soundingline.toolkit.search.answers import ShownText, stating_documents
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, STAGES, Answer, Trajectory
 
 # A simulation that reads in place of a language model, for collections whose facts are known.
-
-
-class ShownText(NamedTuple):
-    """A text that an agent was shown, under the title with which it was shown."""
-
-    docid: str
-    title: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -47,8 +39,7 @@ class SimulatedReader:
     question needs, and says `unknown` otherwise. It never guesses and never misreads, so that the
     accuracy of its answers measures search and exposure alone.
 
-    A text states a fact if it contains one of the fact's wordings whole, white space and capitals
-    aside, and names its subject in the wording or the title. Ids of documents play no part, except
+    `stating_documents` decides whether a text states a fact. Ids of documents play no part, except
     that the answer cites the documents whose texts it used.
 
     Args:
@@ -70,36 +61,13 @@ class SimulatedReader:
         """The answer to a question, or to a repeat of it, after these texts, with confidence 100 or
         0."""
         qid = qid if qid in self.needed_facts else question_of(qid)
-        texts = [(each, _plain(each.title), _plain(each.text)) for each in shown]
-        everything = "\n".join(text for _, _, text in texts)
-        facts, sources = self.needed_facts[qid], dict[str, None]()
-        stated = 0
-        for fact in facts:
-            # Most facts have not been shown, which a search for plain strings tells quickly.
-            named = [wording for wording in map(_plain, fact.named) if wording in everything]
-            titled = [wording for wording in map(_plain, fact.titled) if wording in everything]
-            subject = _plain(fact.subject)
-            for each, title, text in texts:
-                wordings = named + titled if title == subject else named
-                if any(_states(text, wording) for wording in wordings):
-                    sources[each.docid] = None
-                    stated += 1
-                    break
-        explanation = f"Simulated reader: {stated} of {len(facts)} needed facts were shown."
-        if stated < len(facts):
+        sources = stating_documents(self.needed_facts[qid], shown)
+        found = tuple(dict.fromkeys(docid for docid in sources if docid))
+        stated = sum(docid is not None for docid in sources)
+        explanation = f"Simulated reader: {stated} of {len(sources)} needed facts were shown."
+        if stated < len(sources):
             return Answer(explanation, "unknown", 0.0)
-        return Answer(explanation, self.answers[qid][0], 100.0, tuple(sources))
-
-
-def _plain(text: str) -> str:
-    """The text without differences of white space and capitals."""
-    return " ".join(text.split()).casefold()
-
-
-def _states(text: str, wording: str) -> bool:
-    """Whether a text has the wording, not inside a longer word or number."""
-    whole = rf"(?<!\w){re.escape(wording)}(?!\w|[.,]\d)"
-    return wording in text and re.search(whole, text) is not None
+        return Answer(explanation, self.answers[qid][0], 100.0, found)
 
 
 T = TypeVar("T")

@@ -12,7 +12,6 @@ from soundingline.agents.base import (
     Clock,
     Episode,
     RunResources,
-    ShownText,
     SimulatedReader,
     check_clock,
     search_tool_of,
@@ -21,7 +20,7 @@ from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
-from soundingline.toolkit.search.answers import format_answer
+from soundingline.toolkit.search.answers import ShownText, format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer

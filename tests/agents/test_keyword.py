@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 from support.benchmarks import WordBackend, store_of
 
-from soundingline.agents.base import Budget, RunResources, ShownText, SimulatedReader
+from soundingline.agents.base import Budget, RunResources, SimulatedReader
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
@@ -30,7 +30,9 @@ from soundingline.experiments.rollouts import simulated_reader
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation import evaluate_run
 from soundingline.toolkit.search import RankedBrowsing, TopK
+from soundingline.toolkit.search.answers import ShownText
 
 # Clues and queries.
 
@@ -603,13 +605,13 @@ def test_the_pages_of_a_question_state_exactly_the_facts_that_it_needs(hops, rep
             assert reader.answer(topic.qid, rest).exact == "unknown"
 
 
-def run_with(reader, made, agent="simulated"):
+def run_with(reader, made, agent="simulated", tool=None):
     pages = {page.docid: page for page in made.documents()}
     backend = WordBackend({docid: f"{page.title} {page.text}" for docid, page in pages.items()})
     bound = KeywordAgent(reader=agent).bind(RunResources(Budget(), simulated_reader=reader))
     store = store_of(pages)
     return [
-        asyncio.run(bound.run(topic, RankedBrowsing().open(backend, store)))
+        asyncio.run(bound.run(topic, (tool or RankedBrowsing()).open(backend, store)))
         for topic in made.topics
     ]
 
@@ -633,6 +635,28 @@ def test_the_search_is_the_same_whatever_the_reader_knows():
     assert [each.answer for each in simulated] == [each.answer for each in run_with(true, made)]
     right = [each.answer.exact == made.answers[each.qid][0] for each in simulated]
     assert any(right) and not all(right)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        RankedBrowsing(),
+        RankedBrowsing(read_limit=2, excerpt_characters=60),
+        TopK(max_tokens=40),
+        TopK(max_tokens=40, get_document=True, max_bytes=200),
+        TopK(max_tokens=None),
+    ],
+    ids=["browsing", "short-pages", "cut", "paged", "whole"],
+)
+@pytest.mark.parametrize("hops", [1, 2])
+def test_it_is_right_exactly_if_the_record_of_its_calls_shows_all_facts(tool, hops):
+    made = world(hops=hops)
+    reader = SimulatedReader(made.needed_facts, made.answers)
+    measured = evaluate_run(run_with(reader, made, tool=tool), made).per_question
+    assert len(measured["accuracy"]) == 12
+    assert measured["answer_shown"] == measured["accuracy"] == measured["label_right"]
+    if hops == 1 and not getattr(tool, "max_tokens", None):
+        assert any(measured["accuracy"].values())
 
 
 def test_the_pages_of_one_document_are_read_as_one_text():

@@ -24,6 +24,7 @@ from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
     Judge,
+    answer_tokens,
     holds_answer,
     polar_answer,
 )
@@ -38,11 +39,15 @@ from soundingline.toolkit.evaluation.evaluation import (
     write_evaluation,
 )
 from soundingline.toolkit.evaluation.funnel import (
+    LEFT_OUT,
     SHOWN,
     evidence_funnel,
     exposure_curves,
+    needed_texts,
     reach_by_tier,
     relevant_documents,
+    step_measures,
+    step_record,
 )
 from soundingline.toolkit.evaluation.judge import record_judges
 from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
@@ -229,21 +234,25 @@ def evaluate_run(
     Raises:
         InputError: for a trajectory of an unknown question, and for two of one question.
     """
-    recorded: list[Trajectory] = []
-    branches: PerQuestion = {}
-    for trajectory in trajectories:
-        for name, value in branch_measures(trajectory).items():
-            branches.setdefault(name, {})[trajectory.qid] = value
-        usage = reprice(trajectory.usage, prices or {})
-        recorded.append(replace(without_texts(trajectory), usage=usage))
     qids, targets = [topic.qid for topic in benchmark.topics], benchmark.targets
-    _check_questions(recorded, qids)
     qrels = {
         tier: {qid: grades[qid] for qid in qids if qid in grades}
         for tier, grades in benchmark.qrels.items()
     }
     evidence = with_targets(qrels["evidence"], targets)
     accepted = {qid: benchmark.answers[qid] for qid in qids if benchmark.answers.get(qid)}
+    texts = texts or benchmark.document_texts
+    needed = needed_texts(benchmark.topics, accepted, evidence, benchmark.needed_facts, texts)
+    recorded: list[Trajectory] = []
+    shown: dict[str, bool] = {}
+    branches: PerQuestion = {}
+    for trajectory in trajectories:
+        for name, value in branch_measures(trajectory).items():
+            branches.setdefault(name, {})[trajectory.qid] = value
+        shown[trajectory.qid] = needed.are_shown(trajectory)
+        usage = reprice(trajectory.usage, prices or {})
+        recorded.append(replace(without_texts(trajectory), usage=usage))
+    _check_questions(recorded, qids)
     ended = [trajectory for trajectory in recorded if trajectory.status != "failed"]
     rankings = {trajectory.qid: final_ranking(trajectory) for trajectory in ended}
     judge = judge or ExactAnswerJudge()
@@ -259,16 +268,28 @@ def evaluate_run(
     counted_correct = {qid: right for qid, right in correct.items() if qid in qids_counted}
     with_forced = {} if forced_answers else {"accuracy_with_forced": _or_zero(accepted, correct)}
     checklists, satisfaction = benchmark.checklists, benchmark.satisfaction
+    relevant = relevant_documents(evidence)
+    records = {
+        row.qid: step_record(
+            row,
+            relevant.get(row.qid, ()),
+            shown=shown[row.qid],
+            right=counted_correct.get(row.qid, False),
+            answered=_has_answer(row),
+        )
+        for row in recorded
+    }
     per_question = {
         **measure_rankings(
             rankings, evidence, with_judged(with_list_measures(measures, targets), evidence)
         ),
         **checklist_measures(rankings, qids, targets, checklists, satisfaction),
         **list_measures(rankings, targets, benchmark.missing_documents),
-        **answer_coverage(rankings, accepted, texts or benchmark.document_texts),
+        **answer_coverage(rankings, accepted, texts),
         "accuracy": _or_zero(accepted, counted_correct),
         **with_forced,
         "answer_f1": _or_zero(accepted, f1),
+        **step_measures(records, needed.qids),
         "completion": _or_zero(qids, {row.qid: row.status == "completed" for row in ended}),
         **_evidence_measures(ended, evidence),
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
@@ -279,13 +300,14 @@ def evaluate_run(
     evaluation = Evaluation(
         counts={
             **_counts(recorded, qids, evidence, accepted),
+            **{f"{LEFT_OUT}_{reason}": n for reason, n in needed.left_out.items() if n},
             **list_counts(targets, qids),
             **_round_counts(recorded),
             "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
         },
         rankings=rankings,
         funnel=evidence_funnel(ended, qrels),
-        curves=exposure_curves(ended, evidence) if relevant_documents(evidence) else {},
+        curves=exposure_curves(ended, evidence) if relevant else {},
         verdicts=verdicts,
         judge=(judge.label or judge.name) if verdicts else "",
         prices={role: used.dated for role, (_, used) in (prices or {}).items() if used.known},
@@ -384,6 +406,12 @@ def _check_questions(recorded: Sequence[Trajectory], qids: Sequence[str]) -> Non
     for qid, count in times.items():
         if count > 1:
             raise InputError(f"question {qid!r} has {count} trajectories", valid="one a question")
+
+
+def _has_answer(trajectory: Trajectory) -> bool:
+    """Whether the question has an answer in the required format that names anything."""
+    lacks_format = (final_message(trajectory) or {}).get(NO_FORMAT)
+    return not lacks_format and answer_tokens(trajectory.answer.exact) not in ([], ["unknown"])
 
 
 def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:

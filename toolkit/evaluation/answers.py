@@ -158,6 +158,13 @@ def found_in(text: str, phrases: Iterable[str]) -> set[str]:
     return {phrase for phrase in possible if phrase in content}
 
 
+def needs_sentence(phrase: str) -> bool:
+    """Whether a phrase (see `findable`) says too little to be recognised in a text without the
+    sentence around it: it is numbers alone, or has fewer than three characters."""
+    tokens = phrase.split()
+    return all(map(_is_number, tokens)) or len("".join(tokens)) < 3
+
+
 def polar_answer(accepted: Sequence[str]) -> str:
     """`yes` or `no` if that is what each accepted answer says; else an empty string."""
     answers = {" ".join(answer_tokens(text)) for text in accepted}

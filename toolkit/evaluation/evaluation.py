@@ -71,6 +71,9 @@ OF_QUESTIONS = (
     "yes_no_by_chance",
     "asking_for_documents",
     "without_targets",
+    "left_out_yes_no",
+    "left_out_in_question",
+    "left_out_not_in_evidence",
 )
 
 

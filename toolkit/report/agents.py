@@ -8,7 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.report.measures import is_usage, number, percent, value_text
+from soundingline.toolkit.evaluation.funnel import (
+    LABELS,
+    LEFT_OUT,
+    STEP_MEASURES,
+    STEPS,
+    StepTerm,
+    conditional_shares,
+    decomposed_difference,
+)
+from soundingline.toolkit.report.measures import (
+    interval_text,
+    is_usage,
+    number,
+    percent,
+    value_text,
+)
 from soundingline.toolkit.report.page import (
     Column,
     Entries,
@@ -118,6 +133,77 @@ def _curve_table(styles: Sequence[RunStyle], unit: str) -> Table:
     columns = [Column(f"at {budget:,}", unit) for budget in budgets]
     folded = f"Recall by {unit} exposed, in numbers"
     return Table.of_runs(styles, columns, entries, folded=folded)
+
+
+def steps_section(data: ReportData) -> Section | None:
+    """Where the evidence of questions is lost; None if no run knows what must be shown."""
+    having = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
+    if not having:
+        return None
+
+    def shares(run: EvaluatedRun) -> Entries:
+        measures = zip(STEP_MEASURES, conditional_shares(run.per_question).values(), strict=True)
+        for measure, conditional in measures:
+            value = value_text(run.metrics[measure], measure)
+            sub = f"of those before: {_term(conditional, sign=False)} {_interval(conditional)}"
+            yield TableEntry(f"{value} {interval_of(run, measure)}", sub=sub)
+
+    def labels(run: EvaluatedRun) -> Entries:
+        for label in LABELS:
+            values = run.per_question[f"label_{label}"].values()
+            count = math.fsum(values) * run.counts.get("repeats", 1)
+            share = percent(math.fsum(values) / len(values))
+            yield TableEntry(number(round(count), 0), sub=share)
+        start = f"{LEFT_OUT}_"
+        reasons = {name.removeprefix(start): n for name, n in run.counts.items() if start in name}
+        reasons["no_answer_known"] = run.counts.get("without_accepted_answer", 0)
+        left_out = sum(reasons.values()) * run.counts.get("repeats", 1)
+        each = [f"{name.replace('_', ' ')} {n}" for name, n in reasons.items() if n]
+        yield TableEntry(number(left_out, 0), sub=", ".join(each))
+
+    names = [step.replace("_", " ") for step in STEPS]
+    steps = [Column(name, "share of the questions") for name in names]
+    tables = [Table.of_runs(having, steps, shares)]
+    known = {style.run.name for style in having}
+    rows: list[Entries] = []
+    for row in data.comparisons_on("accuracy"):
+        a, b = (data.style(name) for name in (row.a, row.b))
+        if {row.a, row.b} <= known:
+            terms = decomposed_difference(a.run.per_question, b.run.per_question)
+            entries = [TableEntry(_term(term), sub=_interval(term)) for term in terms.values()]
+            rows.append([f"{a.within} − {b.within}", *entries])
+    if rows:
+        columns = [*texts("runs"), *map(Column, [*names, "right unsupported", "difference"])]
+        note = (
+            "The difference in accuracy over these questions, decomposed over the steps: what the "
+            "change of each conditional share contributes, by the mean of the two polar "
+            "decompositions (Dietzenbacher and Los, 1998). The terms sum to the difference. "
+            "Brackets: 95% bootstrap interval over questions."
+        )
+        tables.append(Table(columns, rows, note=note))
+    counted = [Column(label.replace("_", " ")) for label in [*LABELS, LEFT_OUT]]
+    meanings = "; ".join(f"{label.replace('_', ' ')}: {text}" for label, text in LABELS.items())
+    note = f"One label for each question and repeat. {meanings[0].upper()}{meanings[1:]}."
+    tables.append(Table.of_runs(having, counted, labels, note=note))
+    return Section(
+        "steps",
+        "Where evidence is lost",
+        lead="The share of questions with an evidence document in a ranking (surfaced), on a "
+        "result page (previewed) and read (opened), whose answer was in the shown characters of "
+        "one, and that were answered right: each step and all before it. An excerpt with the "
+        "answer counts as opened.",
+        note="Left out are questions without an accepted answer, with the answer yes or no, and "
+        "with an accepted answer in the question or in no evidence document.",
+        tables=tables,
+    )
+
+
+def _term(term: StepTerm, *, sign: bool = True) -> str:
+    return value_text(term.value, STEP_MEASURES[0], sign=sign)
+
+
+def _interval(term: StepTerm) -> str:
+    return interval_text(term.low, term.high, STEP_MEASURES[0])
 
 
 def calls_section(data: ReportData) -> Section | None:

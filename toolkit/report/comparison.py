@@ -124,6 +124,7 @@ def render(
         results.judges_section(data),
         results.repeats_section(data),
         agents.funnel_section(data),
+        agents.steps_section(data),
         agents.curves_section(data),
         agents.calls_section(data),
         results.exits_section(data),

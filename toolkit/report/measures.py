@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.trajectory import ROLES
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
@@ -50,6 +51,19 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "citation_precision": "Share of cited documents that are evidence.",
         "citation_recall": "Share of evidence documents that are cited.",
         "completion": "Share of questions with exit status completed.",
+    },
+    (3, HIGHER, ""): {
+        "answer_shown": "Share of questions with an accepted answer, normalised as for exact "
+        "match, in the shown characters of an evidence document; with all needed facts shown, "
+        "where these are known.",
+        **{
+            f"step_{tier}": f"Share of questions of which {text}, or whose answer was shown."
+            for tier, text in (
+                ("surfaced", "an evidence document was in a ranking or shown"),
+                ("previewed", "an evidence document was on a result page or opened"),
+                ("opened", "an evidence document was opened"),
+            )
+        },
     },
     (3, HIGHER, _SQUAD): {"answer_f1": "Token F1 of the answer with the closest accepted one."},
     (3, HIGHER, _PI_SERINI): {
@@ -117,6 +131,7 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "rewrites_with_answer": "Distinct rewritten queries of a question that contain an accepted "
         "answer which neither the question nor the original query contains: guesses of the "
         "rewriter.",
+        **{f"label_{label}": f"Share of questions: {text}." for label, text in LABELS.items()},
         # Of recorded calls through another pipeline: soundingline.toolkit.evaluation.replay.
         "overlap@10": "Share of the recorded top 10 that is in the new top 10.",
         "unchanged_calls": "Share of calls before the first page that differs.",

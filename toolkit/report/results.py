@@ -53,6 +53,7 @@ from soundingline.toolkit.runs.run_folder import question_of
 from soundingline.toolkit.trajectory import STATUSES
 
 T = TypeVar("T")
+_BY_STEP = ("step_", "label_")  # measures that `agents.steps_section` shows
 BASELINE = "baseline"  # the label of the run that others are compared with
 
 
@@ -204,6 +205,7 @@ def report_data(
         if name not in valid:
             raise InputError(f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one")
     tested = {row.measure for row in comparisons}
+    columns = [name for name in known if not name.startswith(_BY_STEP)]
     main = main or (primary if primary in known else main_measure(known, tested))
     compared = any(baseline in (row.a, row.b) for row in comparisons)
     baseline = baseline or names[0]
@@ -215,7 +217,7 @@ def report_data(
         baseline=baseline,
         baselines=baselines,
         against_baseline=compared,
-        measures=list(measures) or sorted(known, key=lambda name: name != main)[:_COLUMNS],
+        measures=list(measures) or sorted(columns, key=lambda name: name != main)[:_COLUMNS],
         alpha=alpha,
         traces=traces or {},
         systems=systems,
@@ -363,7 +365,7 @@ _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room 
 def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
     known = ordered(name for run in data.runs for name in run.metrics)
-    rest = [name for name in known if name not in data.measures]
+    rest = [name for name in known if name not in data.measures and not name.startswith(_BY_STEP)]
     tables = [results_table(data, data.measures, counts=count_names(data))]
     for first in range(0, len(rest), _COLUMNS):
         some = rest[first : first + _COLUMNS]

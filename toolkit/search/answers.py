@@ -1,4 +1,5 @@
-"""The final answer of an agent: three lines (Explanation, Exact Answer, Confidence) and citations.
+"""The final answer of an agent: three lines (Explanation, Exact Answer, Confidence) and citations,
+and the texts of documents that the agent was shown before.
 
 Models write anything into an answer, also a megabyte of spaces. No expression here has two ways to
 match the same characters, so that parsing takes time proportional to the length of the text.
@@ -6,12 +7,15 @@ match the same characters, so that parsing takes time proportional to the length
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
-from soundingline.toolkit.data import parent
+from soundingline.toolkit.data import StatedFact, parent
 from soundingline.toolkit.tokens import with_zero_width_spaces, without_format_characters
-from soundingline.toolkit.trajectory import Answer
+from soundingline.toolkit.trajectory import Answer, ToolCall
 
 _LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
 _LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNORECASE | re.MULTILINE)
@@ -250,3 +254,127 @@ def _confidence(text: str) -> float | None:
         if value <= 1 and not match[1].isdecimal():
             value *= 100
     return round(value, 6) if value is not None and 0 <= value <= 100 else None
+
+
+# What an agent was shown, as the record of its calls has it.
+
+# The head of a document page, with its lines, or of a hit; then the title.
+_HEAD = re.compile(
+    r'^(?:\[docid=(\S+?)(?: evidence for "(?:[^"\\\n]|\\.)*"| metadata| abstract'
+    r"| lines (\d+)-(\d+) of \d+)?\]|(?:\d+\. )?docid=(\S+)(?: score=\S+)?(?: title=)?)"
+    r"(?: (.*)|(?<==)(.*)|)(?:\n|\Z)",
+    re.MULTILINE,
+)
+_HINT = re.compile(
+    r"(?:\A|\n)(?:End of the (?:ranking|document)\.|Next (?:hits|lines): .*"
+    r"|\[cut after \d+ tokens\])\s*\Z"
+)
+
+
+class ShownText(NamedTuple):
+    """A text that an agent was shown, under the title with which it was shown."""
+
+    docid: str
+    title: str
+    text: str
+
+
+def shown_texts(calls: Iterable[ToolCall]) -> list[ShownText]:
+    """The texts of documents in the outputs of calls, in their order: hits with their excerpts, and
+    pages of documents. A page that begins at the line after one that was read before is joined to
+    it. Queries, requirements and hints are left out, because no document states them.
+
+    An output in another form counts if it is JSON with an object for each document (all its texts)
+    or if it shows one document alone (the whole output).
+    """
+    texts: list[ShownText] = []
+    last_lines: dict[str, tuple[int, int]] = {}  # docid -> the place of its text, its last line
+    for call in calls:
+        for (first, last), each in [] if call.error else _parts(call):
+            place, before = last_lines.get(each.docid, (0, -1))
+            if first and first == before + 1:
+                joined = f"{texts[place].text}\n{each.text}"
+                texts[place] = texts[place]._replace(text=joined)
+            else:
+                place = len(texts)
+                texts.append(each)
+            if first:
+                last_lines[each.docid] = place, last
+    return texts
+
+
+def _parts(call: ToolCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
+    """The first and last line (0 if it has none) and the text of each document of an output."""
+    heads: list[re.Match[str]] = []
+    for match in _HEAD.finditer(call.output):  # a document may quote a head: the order decides
+        if len(heads) < len(call.shown) and (match[1] or match[4]) == call.shown[len(heads)]:
+            heads.append(match)
+    if not heads:
+        yield from (((0, 0), each) for each in _foreign_parts(call))
+    ends = [*(head.start() for head in heads[1:]), len(call.output)]
+    for head, end in zip(heads, ends, strict=False):
+        text = _HINT.sub("", call.output[head.end() : end])
+        title = head[5] or head[6] or ("" if head[1] else text.strip().partition("\n")[0])
+        lines = (int(head[2]), int(head[3])) if head[2] else (0, 0)
+        yield lines, ShownText(parent(head[1] or head[4]), title, text)
+
+
+def _foreign_parts(call: ToolCall) -> Iterator[ShownText]:
+    try:
+        rows = list(_objects(json.loads(call.output) if call.output[:1] in ("[", "{") else None))
+    except (ValueError, RecursionError):
+        rows = []
+    # An import may have changed the form of the ids; their order stays.
+    names = list(dict.fromkeys(str(row["docid"]) for row in rows))
+    if names and len(names) == len(call.shown):
+        ids = dict(zip(names, call.shown, strict=True))
+        for row in rows:
+            values = [
+                text for name, text in row.items() if isinstance(text, str) if name != "docid"
+            ]
+            yield ShownText(parent(ids[str(row["docid"])]), "", "\n".join(values))
+    elif len(call.shown) == 1:
+        yield ShownText(parent(call.shown[0]), "", call.output)
+
+
+def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects with a docid in a JSON value."""
+    if isinstance(value, Mapping) and "docid" in value:
+        yield value
+    elif isinstance(value, Mapping | list):
+        inner = value.values() if isinstance(value, Mapping) else value
+        yield from chain.from_iterable(map(_objects, inner))
+
+
+def stating_documents(facts: Sequence[StatedFact], shown: Iterable[ShownText]) -> list[str | None]:
+    """For each fact the first document whose shown text states it; None if no text does.
+
+    A text states a fact if it contains one of the fact's wordings whole, white space and capitals
+    aside, and names its subject in the wording or the title.
+    """
+    texts = [(each.docid, _plain(each.title), _plain(each.text)) for each in shown]
+    everything = "\n".join(text for _, _, text in texts)
+    sources = []
+    for fact in facts:
+        # Most facts have not been shown, which a search for plain strings tells quickly.
+        named = [wording for wording in map(_plain, fact.named) if wording in everything]
+        titled = [wording for wording in map(_plain, fact.titled) if wording in everything]
+        stating = (
+            docid
+            for docid, title, text in texts
+            for wording in (named + titled if title == _plain(fact.subject) else named)
+            if _states(text, wording)
+        )
+        sources.append(next(stating, None))
+    return sources
+
+
+def _plain(text: str) -> str:
+    """The text without differences of white space and capitals."""
+    return " ".join(text.split()).casefold()
+
+
+def _states(text: str, wording: str) -> bool:
+    """Whether a text has the wording, not inside a longer word or number."""
+    whole = rf"(?<!\w){re.escape(wording)}(?!\w|[.,]\d)"
+    return wording in text and re.search(whole, text) is not None

@@ -7,16 +7,29 @@ import re
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.benchmarks import SmallBenchmark
+from support.needs import cases
 from support.runs import answer, browsecomp, said, search, thought, trajectory
 
-from soundingline.toolkit.data import Topic
+from soundingline.toolkit.data import StatedFact, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import branch_measures, evaluate_run, final_ranking
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.evaluation import average_repeats, evaluate_ranking
-from soundingline.toolkit.evaluation.funnel import evidence_funnel, exposure_curves
+from soundingline.toolkit.evaluation.funnel import (
+    LABELS,
+    STEP_MEASURES,
+    STEPS,
+    StepRecord,
+    conditional_shares,
+    decomposed_difference,
+    evidence_funnel,
+    exposure_curves,
+    needed_texts,
+    step_measures,
+)
 from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
 from soundingline.toolkit.evaluation.retrieval import (
     LIST_MEASURES,
@@ -395,6 +408,7 @@ def test_counts_have_every_status_and_the_missing_questions(evaluation):
     none += ("without_verdict", "timed_out", "out_of_turns", "out_of_context", "out_of_money")
     once = ("missing", "completed", "steered", "failed", "repeated", "refused", "refused_other")
     several = {"questions": 4, "recorded": 3, "answered": 2, "calls": 5}
+    several["left_out_not_in_evidence"] = 4  # the benchmark has no documents
     assert evaluation.counts == {**dict.fromkeys(none, 0), **dict.fromkeys(once, 1), **several}
 
 
@@ -671,6 +685,190 @@ def test_curves_never_exceed_one():
         for points in exposure_curves(questions, evidence).values():
             assert max(recall for _, recall in points) <= 1
             assert points[-1][1] == pytest.approx(1)
+
+
+# The steps from the evidence to a right answer.
+
+PAGES = {
+    "kow": "Brel\nIts mayor was Anna Kow. It had 1,998 people in May. Then 44 left.",
+    "lind": "Ostvik\nNobody knows who Bo Lind was.",
+}
+ASKED = [Topic(qid, f"Who is {qid}?") for qid in ("mayor", "count", "polar", "named", "lost")]
+ASKED_ANSWERS = {
+    "mayor": ["Anna Kow", "Kow"],
+    "count": ["1998"],
+    "polar": ["yes"],
+    "named": ["Named"],
+    "lost": ["Cleo"],
+}
+ASKED_EVIDENCE = {topic.qid: {"kow": 1, "lind": 0} for topic in ASKED}
+
+
+def page_of(docid, text, *, tool="read_document"):
+    lines = text.count("\n") + 1
+    output = f"[docid={docid} lines 1-{lines} of {lines}]\n{text}\nEnd of the document."
+    return ToolCall(tool, {"docid": docid}, output, shown=(docid,))
+
+
+def hits_of(query, **excerpts):
+    blocks = [f"{n}. docid={d} score=1.0\n   {t}" for n, (d, t) in enumerate(excerpts.items(), 1)]
+    output = "\n".join([f'[search_id=s1 ranks 1-2 of 2 query="{query}"]', *blocks])
+    return ToolCall("search", {"query": query}, output, ranking=[*excerpts], shown=[*excerpts])
+
+
+def asked(qid, *calls, exact="", status="completed", **seen):
+    answer = Answer(exact=exact)
+    tiers = {tier: tuple(docids.split()) for tier, docids in seen.items()}
+    return Trajectory(qid, "?", status, answer=answer, calls=calls, tiers=tiers)
+
+
+def needed(texts=lambda docids: [(docid, PAGES[docid]) for docid in docids], facts=None):
+    return needed_texts(ASKED, ASKED_ANSWERS, ASKED_EVIDENCE, facts or {}, texts)
+
+
+def test_questions_for_which_no_answer_can_be_shown_are_left_out_and_counted_by_reason():
+    found = needed()
+    assert sorted(found.qids) == ["count", "mayor"]
+    assert found.left_out == {"yes_no": 1, "in_question": 1, "not_in_evidence": 1}
+    nothing = needed(texts=lambda _: [])
+    assert nothing.qids == [] and nothing.left_out["not_in_evidence"] == 3
+
+
+@pytest.mark.parametrize(
+    ("qid", "call", "shown"),
+    [
+        ("mayor", page_of("kow", "ANNA Kow, of course"), True),
+        ("mayor", hits_of("mayor", lind="fog", kow="…was anna kow. It…"), True),
+        ("mayor", hits_of("mayor", kow="fog", lind="Anna Kow"), False),  # not the evidence
+        ("mayor", hits_of("Anna Kow", kow="fog"), False),  # the agent's own words
+        ("mayor", page_of("kow", "Anna Kowalska"), False),
+        ("mayor", page_of("kow", "Anna\nKow"), True),
+        ("mayor", replace(page_of("kow", "Anna Kow"), error="unknown_docid"), False),
+        ("count", hits_of("q", kow="1998"), False),  # a number needs its sentence
+        ("count", hits_of("q", kow="in May. It had 1,998 people in May. Then"), True),
+        ("count", hits_of("q", kow="It had 1,998 people in"), False),
+        ("polar", page_of("kow", PAGES["kow"]), False),
+    ],
+)
+def test_an_answer_is_shown_if_its_tokens_are_in_shown_characters_of_the_evidence(qid, call, shown):
+    assert needed().are_shown(asked(qid, call)) is shown
+
+
+def test_a_question_with_known_facts_needs_all_of_them_from_whatever_document():
+    facts = [StatedFact("Brel", ("Brel has a mayor",)), StatedFact("Kow", (), ("Born in 1951",))]
+    found = needed(facts={"mayor": facts, "polar": facts, "other": facts})
+    assert sorted(found.qids) == ["count", "mayor", "polar"] and found.left_out["yes_no"] == 0
+    first, second = page_of("x", "Brel has a mayor."), page_of("y", "Born in 1951.")
+    titled = replace(second, output=second.output.replace("1]\n", "1] Kow\n"))
+    for calls, shown in ([first], False), ([first, second], False), ([titled, first], True):
+        assert found.are_shown(asked("mayor", *calls)) is shown
+
+
+LABELLED = {
+    "not_surfaced": asked("mayor", exact="Bo", surfaced="lind"),
+    "not_previewed": asked("mayor", surfaced="kow", previewed="lind", opened="lind"),
+    "not_opened": asked("mayor", hits_of("q", kow="fog"), surfaced="kow", previewed="kow"),
+    "not_shown": asked("mayor", page_of("kow", "fog"), exact="Bo", opened="kow"),
+    "no_answer": asked("mayor", page_of("kow", "Anna Kow"), exact="Unknown.", opened="kow"),
+    "wrong": asked("mayor", page_of("kow", "Anna Kow"), exact="Bo", opened="kow"),
+    "right_unsupported": asked("mayor", surfaced="kow", previewed="kow", exact="Anna Kow"),
+    "failed": asked("mayor", page_of("kow", "Kow"), exact="Kow", status="failed", opened="kow"),
+    "right": asked("mayor", hits_of("q", kow="Anna Kow"), exact="Kow", previewed="kow"),
+}
+
+
+class PagesBenchmark(SmallBenchmark):
+    def document_texts(self, docids):
+        return ((docid, PAGES[docid]) for docid in docids if docid in PAGES)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_each_question_has_one_label_and_the_steps_that_it_passed(label):
+    benchmark = PagesBenchmark(ASKED, {"evidence": ASKED_EVIDENCE}, ASKED_ANSWERS)
+    evaluation = evaluate_run([LABELLED[label]], benchmark)
+    values = {name: row["mayor"] for name, row in evaluation.per_question.items() if "mayor" in row}
+    assert [name for name in LABELS if values[f"label_{name}"]] == [label]
+    passed = {
+        "not_surfaced": 0, "not_previewed": 1, "not_opened": 2, "not_shown": 3, "no_answer": 4,
+        "wrong": 4, "right_unsupported": 2, "failed": 0, "right": 5,
+    }[label]  # fmt: skip
+    assert [values[name] for name in STEP_MEASURES] == [1.0] * passed + [0.0] * (5 - passed)
+    # The question without a trajectory, and those that are left out.
+    assert evaluation.per_question["label_failed"]["count"] == 1
+    assert evaluation.denominators["answer_shown"] == 2
+    left_out = {n: c for n, c in evaluation.counts.items() if n.startswith("left_out")}
+    assert left_out == {f"left_out_{n}": 1 for n in ("yes_no", "in_question", "not_in_evidence")}
+
+
+def random_cell(generator, questions):
+    """Records of independent steps, which are not nested; in some cells a step is never passed."""
+    chances = generator.choice([0.0, 0.2, 0.5, 0.9, 1.0], size=7)
+    rows = generator.random((questions, 7)) < chances
+    return {str(n): StepRecord(*map(bool, row)) for n, row in enumerate(rows)}
+
+
+def means(values):
+    return {name: float(np.mean([*row.values()])) for name, row in values.items()}
+
+
+def test_the_terms_of_random_cells_sum_to_the_difference_in_accuracy():
+    generator = np.random.default_rng(11)
+    for _ in range(cases(10_000, 300)):
+        qids = [str(n) for n in range(int(generator.integers(1, 12)))]
+        records = [random_cell(generator, len(qids)) for _ in range(2)]
+        cells = [step_measures(each, qids) for each in records]
+        accuracy = [
+            np.mean([record.right and not record.failed for record in each.values()])
+            for each in records
+        ]
+        for each, cell in zip(records, cells, strict=True):
+            labels = [sum(cell[f"label_{label}"][qid] for label in LABELS) for qid in qids]
+            assert labels == [1] * len(qids)
+            shares = [means(cell)[name] for name in STEP_MEASURES]
+            assert shares == sorted(shares, reverse=True)
+            nested = [all(record[:5]) and not record.failed for record in each.values()]
+            assert shares[-1] == pytest.approx(np.mean(nested))
+        terms, opposite = (
+            [term.value for term in decomposed_difference(*pair, samples=0).values()]
+            for pair in (cells, cells[::-1])
+        )
+        assert len(terms) == len(STEPS) + 2
+        assert abs(sum(terms[:-1]) - (accuracy[0] - accuracy[1])) < 1e-12
+        assert abs(terms[-1] - (accuracy[0] - accuracy[1])) < 1e-12
+        assert np.allclose(terms, [-term for term in opposite], rtol=0, atol=1e-12)
+
+
+def cell(**chances):
+    """Measures of 20 questions of which so many passed each step."""
+    numbers = [*chances.values()]
+    records = {
+        str(n): StepRecord(*(n < number for number in numbers[:4]), n < numbers[4])
+        for n in range(20)
+    }
+    return step_measures(records, list(records))
+
+
+def test_a_change_of_one_conditional_share_is_the_term_of_that_step_alone():
+    low = cell(surfaced=10, previewed=10, opened=10, shown=5, right=5)
+    high = cell(surfaced=20, previewed=20, opened=20, shown=10, right=10)
+    terms = decomposed_difference(high, low)
+    assert terms["surfaced"].value == pytest.approx((1 - 0.5) * 0.5)
+    assert [terms[name].value for name in STEPS[1:]] == [0] * 4
+    assert terms["difference"].value == pytest.approx(0.25) == terms["surfaced"].value
+    assert terms["surfaced"].low < 0.25 < terms["surfaced"].high
+    # By hand, with two changes: c = (.5, 1, 1, .5, 1) and (1, 1, 1, .2, 1).
+    other = cell(surfaced=20, previewed=20, opened=20, shown=4, right=4)
+    terms = decomposed_difference(other, low)
+    assert terms["surfaced"].value == pytest.approx(0.5 * (0.5 + 0.2) / 2)
+    assert terms["answer_shown"].value == pytest.approx(-0.3 * (1 + 0.5) / 2)
+    shares = conditional_shares(other)
+    assert [shares[name].value for name in STEPS] == pytest.approx([1, 1, 1, 0.2, 1])
+    assert shares["answer_shown"].low < 0.2 < shares["answer_shown"].high
+    # No question passes the first step: the later steps have no share of their own, and no term.
+    terms = decomposed_difference(high, cell(surfaced=0, previewed=0, opened=0, shown=0, right=0))
+    assert [terms[name].value for name in STEPS] == pytest.approx([0.5, 0, 0, 0, 0])
+    with pytest.raises(InputError, match="share no question"):
+        decomposed_difference(low, {})
 
 
 # Answer coverage.

@@ -15,6 +15,7 @@ from report_runs import RETRIEVERS, UNITS, fake_run, paired, printed, six_runs, 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import PairedComparison, compare
 from soundingline.toolkit.evaluation.comparison import by_benchmark, systems_of
+from soundingline.toolkit.evaluation.funnel import LABELS, STEPS, StepRecord, step_measures
 from soundingline.toolkit.evaluation.tuning import Grid, MeasureTable, tune
 from soundingline.toolkit.report import (
     agents,
@@ -829,3 +830,48 @@ def test_the_report_has_choice_optimism_and_plateau_and_needs_no_network(method,
     assert len(set(re.findall(r' id="([^"]+)"', made.html))) == made.html.count(' id="')
     held = "Each question counts at the point chosen without its fold" in made.html
     assert held == (method == "kfold")
+
+
+def run_with_steps(name, passed, right):
+    """A run of 40 questions, of which so many passed each step; 2 others are right unsupported."""
+    records = {
+        f"q{n}": StepRecord(*(n < number for number in passed), n < right or n > 37)
+        for n in range(40)
+    }
+    per = {
+        **step_measures(records, list(records)),
+        "accuracy": {qid: float(record.right) for qid, record in records.items()},
+    }
+    means = {measure: float(np.mean([*row.values()])) for measure, row in per.items()}
+    counts = {"questions": 43, "left_out_yes_no": 2, "left_out_in_question": 1}
+    return replace(LOW, name=name, metrics=means, per_question=per, counts=counts)
+
+
+def test_steps_labels_and_the_terms_of_each_difference_are_shown():
+    first = run_with_steps("first", (30, 20, 20, 10), 6)
+    second = run_with_steps("second", (40, 20, 20, 20), 20)
+    data = report_data([first, second], paired([first, second], "accuracy"), baseline="first")
+    section = agents.steps_section(data)
+    steps, terms, labels = section.tables
+    assert [column.title for column in steps.columns[1:]] == [s.replace("_", " ") for s in STEPS]
+    assert [entry.split(" ")[0] for entry in texts(steps)[0][1:]] == [
+        "0.750", "0.500", "0.500", "0.250", "0.150"
+    ]  # fmt: skip
+    assert steps.rows[0][2].sub.startswith("of those before: 0.667 [0.")
+    (row,) = texts(terms)
+    # Surfaced: .25 * (2/3 * .5 * .6 + 1/2) / 2; the sum is the difference of accuracies.
+    assert row[1] in ("+0.087", "+0.088")
+    assert row[-2:] == ["0.000", "+0.350"]
+    numbers = [float(number.replace("−", "-")) for number in row[1:]]
+    assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.004)
+    counted = dict(zip([column.title for column in labels.columns], texts(labels)[0], strict=True))
+    assert counted == {
+        "run": labels.rows[0][0].text, "not surfaced": "8", "not previewed": "10",
+        "not opened": "0", "not shown": "10", "no answer": "0", "wrong": "4",
+        "right unsupported": "2", "failed": "0", "right": "6", "left out": "3",
+    }  # fmt: skip
+    assert labels.rows[0][-1].sub == "yes no 2, in question 1"
+    assert len(labels.columns) == len(LABELS) + 2
+    assert agents.steps_section(report_data([LOW, HIGH], [])) is None
+    further = [column.title for table in results_section(data).tables for column in table.columns]
+    assert "answer_shown" in further and not [n for n in further if n.startswith(("step", "label"))]

@@ -8,13 +8,20 @@ from collections import namedtuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.benchmarks import WordBackend, store_of
 from support.needs import cases
 
-from soundingline.toolkit.search import format_answer, parse_answer
-from soundingline.toolkit.search.answers import find_citations, invented_citations
+from soundingline.toolkit.data import Document
+from soundingline.toolkit.search import RankedBrowsing, TopK, format_answer, parse_answer
+from soundingline.toolkit.search.answers import (
+    ShownText,
+    find_citations,
+    invented_citations,
+    shown_texts,
+)
 from soundingline.toolkit.search.ranked_browsing import SNIPPETS
 from soundingline.toolkit.search.snippets import METHODS, QueryTerms, best_window, cut, first_match
-from soundingline.toolkit.trajectory import Answer
+from soundingline.toolkit.trajectory import Answer, ToolCall
 
 KNOWN = ("d1", "d2", "12", "an id", "a_b", "x%y", "Foo [band]", "Rome, Italy", "100%")
 
@@ -424,3 +431,59 @@ def test_a_word_without_end_is_not_looked_for():
 
 def test_the_interface_offers_every_method():
     assert (*METHODS, "none") == SNIPPETS
+
+
+# What an agent was shown.
+
+MILL = Document("d1", "The mill", "\n".join(["It is old.", "docid=d2 is a mark.", "It burned"]))
+INN = Document("d2", "", "An inn of the mill.")
+
+
+def opened(tool):
+    texts = {each.docid: f"{each.title} {each.text}" for each in (MILL, INN)}
+    return tool.open(WordBackend(texts), store_of({"d1": MILL, "d2": INN}))
+
+
+def test_excerpts_and_pages_that_continue_are_shown_without_queries_and_hints():
+    tool = opened(RankedBrowsing(read_limit=2))
+    tool.call("search", {"reason": "", "query": "mill burned"})
+    tool.call("read_document", {"reason": "", "docid": "d1"})
+    tool.call("read_document", {"reason": "", "docid": "d9"})
+    tool.call("read_document", {"reason": "", "docid": "d1", "offset": 3})
+    tool.call("read_document", {"reason": "", "docid": "d1", "offset": 2, "limit": 1})
+    assert shown_texts(tool.calls) == [
+        ShownText("d1", "The mill", "   It is old. docid=d2 is a mark. It burned\n"),
+        ShownText("d2", "An inn of the mill.", "   An inn of the mill."),
+        ShownText("d1", "The mill", MILL.text),
+        ShownText("d1", "The mill", "docid=d2 is a mark."),
+    ]
+
+
+def test_whole_texts_are_shown_up_to_the_cut():
+    tool = opened(TopK(k=2, max_tokens=5, get_document=True))
+    tool.call("search", {"query": "mill old"})
+    tool.call("get_document", {"docid": "d2"})
+    tool.call("search", {"query": "nothing"})
+    first, second, whole = shown_texts(tool.calls)
+    assert (first.docid, first.title, first.text) == ("d1", "The mill", "The mill\nIt is old")
+    assert (second.docid, second.text) == ("d2", INN.text[:-1])
+    assert whole == ShownText("d2", "", INN.text)
+
+
+@pytest.mark.parametrize(
+    ("output", "shown", "expected"),
+    [
+        ('[{"docid": 7, "score": 1, "snippet": "One\\nmill"}, {"docid": "b", "text": "Two"}]',
+         ("7%p1", "b"), [("7", "One\nmill"), ("b", "Two")]),
+        ('{"result": [{"docid": "a", "title": "T", "text": "x"}]}', ("a",), [("a", "T\nx")]),
+        ("A text alone", ("a",), [("a", "A text alone")]),
+        ("[not JSON", ("a",), [("a", "[not JSON")]),
+        ("A text of two", ("a", "b"), []),
+        ("nothing", (), []),
+    ],
+)  # fmt: skip
+def test_outputs_of_other_harnesses_are_read_where_their_documents_are_known(
+    output, shown, expected
+):
+    call = ToolCall("search", {}, output, shown=shown)
+    assert shown_texts([call]) == [ShownText(docid, "", text) for docid, text in expected]
