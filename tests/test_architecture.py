@@ -38,7 +38,7 @@ GROUND = {
     "redaction",
     "tokens",
 }
-GROUND |= {"trajectory"}
+GROUND |= {"queries", "trajectory"}
 FLOORS = {
     **dict.fromkeys(GROUND, 0),
     **dict.fromkeys(("benchmarks", "llm"), 1),
