@@ -90,7 +90,7 @@ from soundingline.toolkit.trajectory import (
 #   which each shares a candidate term with the one before. Any other search ends it.
 
 
-class _Search(NamedTuple):
+class AgentSearch(NamedTuple):
     """A search that ran: its query or pattern, the terms, and which of them are candidate terms and
     terms that came from earlier outputs."""
 
@@ -101,7 +101,7 @@ class _Search(NamedTuple):
     read: frozenset[str]
 
 
-def searches_of(trajectory: Trajectory) -> list[_Search]:
+def searches_of(trajectory: Trajectory) -> list[AgentSearch]:
     """The searches of a question that ran, in their order.
 
     A term keeps its source, which is decided at its first use: later outputs may hold it because
@@ -112,7 +112,7 @@ def searches_of(trajectory: Trajectory) -> list[_Search]:
     last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
     queries = [terms(query) for _, query in calls if query is not None]
     named = frozenset[str]().union(*queries) - question  # the terms that outputs may have
-    searches: list[_Search] = []
+    searches: list[AgentSearch] = []
     used: set[str] = set()
     read: set[str] = set()
     words: set[str] = set()
@@ -125,7 +125,7 @@ def searches_of(trajectory: Trajectory) -> list[_Search]:
             read |= shown - used
             used |= own
             names = frozenset(term for term in shown if term not in small)
-            search = _Search(query, call.query is not None, own, names, own & read)
+            search = AgentSearch(query, call.query is not None, own, names, own & read)
             searches.append(search)
         output = call.output
         for text in filter(None, (search.query for search in searches)):
@@ -139,7 +139,7 @@ def searches_of(trajectory: Trajectory) -> list[_Search]:
     return searches
 
 
-def branch_measures(trajectory: Trajectory, searches: Sequence[_Search]) -> dict[str, float]:
+def branch_measures(trajectory: Trajectory, searches: Sequence[AgentSearch]) -> dict[str, float]:
     """The branches of a question and its `searches_of`; empty without one.
 
     Returns:
@@ -194,7 +194,7 @@ _QUERY_FEATURES = (
 )
 
 
-def query_measures(question: str, searches: Sequence[_Search]) -> dict[str, float]:
+def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, float]:
     """The query log of a question: what the agent's own queries are like, patterns apart.
 
     Returns:
