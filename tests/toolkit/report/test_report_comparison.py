@@ -452,8 +452,8 @@ def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
         "query_new": {"q1": 0.5},
         "query_new_later": {"q1": 0.25},
     }
-    searching = fake_run("one", 0.5, unit="passage").with_values(values)
-    data = report_data([searching, fake_run("two", 0.5, unit="document")])
+    other, run = (fake_run(unit, 0.5, unit=unit) for unit in ("document", "passage"))
+    data = report_data([run.with_values({**run.per_question, **values}), other])
     form, changes = agents.queries_section(data).tables
     assert [column.title for column in form.columns[:4]] == ["run", "queries", "n", "words"]
     assert [row[1:4] for row in texts(form)] == [
@@ -467,7 +467,7 @@ def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
     ]
     shown = written(data, results_section(data), glossary_section(data)).markdown
     assert "query_new" in shown and "query_new_later" not in shown
-    assert agents.queries_section(report_data([fake_run("two", 0.5, unit="document")])) is None
+    assert agents.queries_section(report_data([other])) is None
 
 
 def test_a_comparison_of_cost_has_the_number_of_its_questions():
