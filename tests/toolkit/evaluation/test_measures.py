@@ -868,7 +868,7 @@ def test_the_query_log_is_as_by_hand():
         ("(site:a.org OR intitle:mill)", True),
         ("mill or weir and not a dam", False),
         ("well-known mill 1900-1910", False),
-        ("a website: mill+weir", False),
+        ("a website: mill+weir mill/site:a", False),
         ('"tide mill"', False),
         ("ORegon ANDes", False),
     ],
