@@ -30,7 +30,6 @@ from soundingline.experiments.pipeline import (
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.lexical.operators import parse
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, track
 from soundingline.toolkit.data import DocumentStore
@@ -45,11 +44,11 @@ from soundingline.toolkit.evaluation.replay import (
     Replay,
     calls_until_evidence,
     first_calls,
-    recorded_queries,
     replay,
     without_answer,
 )
 from soundingline.toolkit.files import write_json
+from soundingline.toolkit.queries import parse_query
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.runs.run_folder import RECORDED, REPLAYS, check_kind, evaluated_runs
@@ -122,7 +121,7 @@ class Replaying:
         values = {**share, **compared, **_first(after.trajectory, relevant)}
         self.replayed.add(after.trajectory, values)
         self.replayed.heads.append(without_texts(first_calls(after.trajectory, after.unchanged)))
-        queries = list(map(parse, recorded_queries(before)))
+        queries = [parse_query(call.query) for call in before.calls if call.query is not None]
         self.calls[before.qid] = {
             "calls": after.calls,
             "unchanged": after.unchanged,

@@ -29,6 +29,7 @@ STATUSES = ("completed", "steered", "timed_out", *FORCED_STATUSES, "failed")
 RUN_OUT_OF_MONEY = "run_out_of_money"
 NO_FORMAT = "no_format"  # the mark of a final message that is not in the required format
 SEARCHES = ("search", "grep")  # the names of our tools that search
+QUERIES = ("query", "user_query", "words")  # arguments for the query, in our tools and others
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of a pipeline
 ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
 
@@ -82,6 +83,13 @@ class ToolCall:
         tool by its ranking. Following links ranks documents too, and is no search."""
         ranked = bool(self.ranking) and self.name != "expand"
         return not self.error and (self.name in SEARCHES or ranked)
+
+    @property
+    def query(self) -> str | None:
+        """The query of a successful search as the agent wrote it; None for other calls, and for a
+        search by a pattern."""
+        named = (self.arguments.get(name) for name in QUERIES if self.searched)
+        return next((query for query in named if isinstance(query, str)), None)
 
 
 @dataclass(frozen=True)

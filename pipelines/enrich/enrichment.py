@@ -31,7 +31,7 @@ from soundingline.pipelines.enrich.phrases import (
 from soundingline.pipelines.index_folder import read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.lexical.operators import Filter, ParsedQuery
+from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import (
@@ -46,6 +46,7 @@ from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
+from soundingline.toolkit.queries import ParsedQuery
 from soundingline.toolkit.runs.run_folder import question_of
 
 DECISIONS = "decisions.jsonl"

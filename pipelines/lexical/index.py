@@ -48,7 +48,7 @@ from soundingline.pipelines.lexical.likelihood import (
     check_likelihood,
     collection_frequency,
 )
-from soundingline.pipelines.lexical.operators import Filter, parse
+from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.lexical.storage import (
     ARTIFACT_METADATA,
     KIND,
@@ -66,6 +66,7 @@ from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_call, check_int, check_weights
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.queries import parse_query
 
 if TYPE_CHECKING:
     from soundingline.pipelines.index_folder import Shard
@@ -372,7 +373,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
             return query, None
         if getattr(model, "operators", None) is None:
             return self.analyzer.terms(query), None
-        parsed = parse(query)
+        parsed = parse_query(query)
         filters = bool(parsed.phrases or parsed.excluded)
         terms = self.analyzer.terms(parsed.text)
         return terms, Filter(parsed, self, self.texts_for(model)) if filters else None

@@ -22,10 +22,9 @@ no text of a unit.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,36 +32,10 @@ from numpy.typing import NDArray
 from soundingline.pipelines.lexical.analyzers import SEPARATOR, Analyzer
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.queries import ParsedQuery
 
 OPERATORS = (None, "phrases")
 _BATCH = 64  # units whose texts are read together
-_MARKS = re.compile("[\u201c\u201d\u201e]")
-_CLAUSE = re.compile(r'(?:(?<=\s)|^)(-?)"([^"]*)"|(")([^"]*)"|(?:(?<=\s)|^)-(\w\S*)')
-
-
-class ParsedQuery(NamedTuple):
-    """A query without operators (`text`), the required phrases, and the excluded words and
-    phrases."""
-
-    text: str
-    phrases: tuple[str, ...]
-    excluded: tuple[str, ...]
-
-
-def parse(query: str) -> ParsedQuery:
-    """The operators of a query; see the module."""
-    phrases, excluded = [], []
-
-    def clause(match: re.Match[str]) -> str:
-        minus, quoted, _, inner, word = match.groups()
-        if word or minus:
-            excluded.append((word or quoted).replace('"', " "))
-            return " "
-        phrases.append(quoted or inner or "")
-        return f" {phrases[-1]} "
-
-    text = _CLAUSE.sub(clause, _MARKS.sub('"', query)).replace('"', " ")
-    return ParsedQuery(text, *(tuple(filter(str.strip, each)) for each in (phrases, excluded)))
 
 
 def check_operators(operators: str | None) -> None:

@@ -8,13 +8,12 @@ included, and of these over those whose amount is known: nothing unknown counts 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import NotRequired, TypedDict
 
@@ -67,12 +66,12 @@ from soundingline.toolkit.evaluation.retrieval import (
 )
 from soundingline.toolkit.files import write_json, write_text
 from soundingline.toolkit.llm.prices import PriceTables, reprice
+from soundingline.toolkit.queries import has_operator, parse_query, reformulation, terms, words_of
 from soundingline.toolkit.runs.run_folder import RunFolder
 from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     NO_FORMAT,
-    SEARCHES,
     STATUSES,
     TIERS,
     ToolCall,
@@ -96,27 +95,57 @@ from soundingline.toolkit.trajectory import (
 #   which each shares a candidate term with the one before. Any other search ends it.
 
 
-_WORD = re.compile(r"[^\W_]+")
-_FUNCTION_WORDS = frozenset(
-    _WORD.findall(
-        "a an and are as at be been but by did do does for from had has have he her his how if in "
-        "into is it its no not of on or she so than that the their them then there these they this "
-        "to was were what when where which who whom whose why will with"
-    )
-)
+class AgentSearch(NamedTuple):
+    """A search that ran: its query or pattern, the terms, and which of them are candidate terms and
+    terms that came from earlier outputs."""
+
+    query: str
+    is_text: bool
+    terms: frozenset[str]
+    candidates: frozenset[str]
+    read: frozenset[str]
 
 
-def terms(text: str) -> frozenset[str]:
-    """The terms of a text.
+def searches_of(trajectory: Trajectory) -> list[AgentSearch]:
+    """The searches of a question that ran, in their order.
 
-    >>> sorted(terms("The tower of Brel, 1902"))
-    ['1902', 'brel', 'tower']
+    A term keeps its source, which is decided at its first use: later outputs may hold it because
+    the agent searched for it.
     """
-    return frozenset(_WORD.findall(text.casefold())) - _FUNCTION_WORDS
+    question = terms(trajectory.question)
+    calls = [(call, _query(call)) for call in trajectory.calls if not call.error]
+    last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
+    queries = [terms(query) for _, query in calls if query is not None]
+    named = frozenset[str]().union(*queries) - question  # the terms that outputs may have
+    searches: list[AgentSearch] = []
+    used: set[str] = set()
+    read: set[str] = set()
+    words: set[str] = set()
+    capital: set[str] = set()
+    small: set[str] = set()
+    for call, query in calls[: last + 1]:  # no search follows later outputs
+        if query is not None:
+            own = queries[len(searches)]
+            shown = {term for term in own & named if term in capital or term in small}
+            read |= shown - used
+            used |= own
+            names = frozenset(term for term in shown if term not in small)
+            search = AgentSearch(query, call.query is not None, own, names, own & read)
+            searches.append(search)
+        output = call.output
+        for text in filter(None, (search.query for search in searches)):
+            output = output.replace(text, " ")
+        folded = output.casefold()
+        if not any(term in folded for term in named - small):
+            continue  # Most outputs have none, which this finds without splitting them.
+        for word in set(words_of(output)) - words:
+            words.add(word)
+            (small if word[0].islower() else capital).add(word.casefold())
+    return searches
 
 
-def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
-    """The branches of a question; empty without a search that ran.
+def branch_measures(trajectory: Trajectory, searches: Sequence[AgentSearch]) -> dict[str, float]:
+    """The branches of a question and its `searches_of`; empty without one.
 
     Returns:
         - `candidate_searches`: searches that are specific to a candidate.
@@ -125,31 +154,11 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
         - `returns_to_question`: searches with terms of the question only, directly after a search
           that is specific to a candidate.
     """
-    question, answer = terms(trajectory.question), terms(trajectory.answer.exact)
-    calls = [(call, _query(call)) for call in trajectory.calls if not call.error]
-    last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
-    queries = [terms(query) for _, query in calls if query is not None]
-    if not queries:
+    if not searches:
         return {}
-    named = frozenset[str]().union(*queries) - question  # the terms that may be names
-    sent: list[str] = []
-    candidates: list[frozenset[str]] = []  # the candidate terms of each query
-    words: set[str] = set()
-    capital: set[str] = set()
-    small: set[str] = set()
-    for call, query in calls[: last + 1]:  # no search follows later outputs
-        if query is not None:
-            candidates.append(queries[len(sent)] & named & (capital - small))
-            sent.append(query)
-        output = call.output
-        for text in filter(None, sent):
-            output = output.replace(text, " ")
-        folded = output.casefold()
-        if not any(term in folded for term in named - small):
-            continue  # Most outputs have none, which this finds without splitting them.
-        for word in set(_WORD.findall(output)) - words:
-            words.add(word)
-            (small if word[0].islower() else capital).add(word.casefold())
+    question, answer = terms(trajectory.question), terms(trajectory.answer.exact)
+    queries = [search.terms for search in searches]
+    candidates = [search.candidates for search in searches]
     branches = _branches(candidates)
     abandoned = 0
     for last, shared in branches:
@@ -167,9 +176,9 @@ def branch_measures(trajectory: Trajectory) -> Mapping[str, float]:
 
 
 def _query(call: ToolCall) -> str | None:
-    """What a call searched for; None if it is no search."""
-    query = call.arguments.get("query", call.arguments.get("pattern"))
-    return query if call.name in SEARCHES and isinstance(query, str) else None
+    """The query or pattern of a successful search; None for another call."""
+    pattern = call.arguments.get("pattern")
+    return pattern if call.searched and isinstance(pattern, str) else call.query
 
 
 def _branches(candidates: Sequence[frozenset[str]]) -> list[tuple[int, frozenset[str]]]:
@@ -182,6 +191,50 @@ def _branches(candidates: Sequence[frozenset[str]]) -> list[tuple[int, frozenset
         elif named:
             branches.append((number, named))
     return branches
+
+
+_QUERY_FEATURES = (
+    *("words", "quoted", "operators", "from_question", "from_shown", "from_neither"),
+    *("repeated", "added", "dropped", "exchanged", "new"),
+)
+
+
+def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, float]:
+    """The query log of a question: what the agent's own queries are like, patterns apart.
+
+    Returns:
+        `text_queries`, their number, and means over the queries that have a value, `query_<name>`,
+        and `query_<name>_<turn>` over the first, the second and the later ones; empty without one.
+        - `words`: its words, as separated by white space.
+        - `quoted`, `operators`: 1 with a quoted phrase, or an operator (`queries.has_operator`).
+        - `from_question`, `from_shown`, `from_neither`: the shares of its terms that are in the
+          question, that an output held before their first use, and the others.
+        - `repeated`: 1 if it is an earlier query, but for case and white space; none for the first.
+        - `added`, `dropped`, `exchanged`, `new`: 1 if that is its `queries.reformulation`.
+    """
+    asked, rows, earlier = terms(question), list[dict[str, float]](), set[str]()
+    before: frozenset[str] | None = None
+    for query, _, own, _, read in (search for search in searches if search.is_text):
+        row: dict[str, float] = {"words": len(query.split()), "operators": has_operator(query)}
+        row["quoted"] = bool(parse_query(query).phrases)
+        text = " ".join(query.casefold().split())
+        if own:
+            sources = {"question": own & asked, "shown": read, "neither": own - asked - read}
+            row |= {f"from_{name}": len(part) / len(own) for name, part in sources.items()}
+        if before is not None:
+            kind = reformulation(before, own)
+            row |= {name: name == kind for name in ("added", "dropped", "exchanged", "new")}
+            row["repeated"] = text in earlier
+        rows.append(row)
+        earlier.add(text)
+        before = own
+    turns = {"": rows, "_first": rows[:1], "_second": rows[1:2], "_later": rows[2:]}
+    values = {"text_queries": float(len(rows))} if rows else {}
+    for turn, part in turns.items():
+        for name in _QUERY_FEATURES:
+            if known := [row[name] for row in part if name in row]:
+                values[f"query_{name}{turn}"] = sum(known) / len(known)
+    return values
 
 
 PHRASES_WITH_ANSWER = "phrases_with_answer"
@@ -245,10 +298,13 @@ def evaluate_run(
     needed = needed_texts(benchmark.topics, accepted, evidence, benchmark.needed_facts, texts)
     recorded: list[Trajectory] = []
     shown: dict[str, bool] = {}
-    branches: PerQuestion = {}
+    searching: PerQuestion = {}
     for trajectory in trajectories:
-        for name, value in branch_measures(trajectory).items():
-            branches.setdefault(name, {})[trajectory.qid] = value
+        searches = searches_of(trajectory)
+        measured = branch_measures(trajectory, searches)
+        measured |= query_measures(trajectory.question, searches)
+        for name, value in measured.items():
+            searching.setdefault(name, {})[trajectory.qid] = value
         shown[trajectory.qid] = needed.are_shown(trajectory)
         usage = reprice(trajectory.usage, prices or {})
         recorded.append(replace(without_texts(trajectory), usage=usage))
@@ -295,7 +351,7 @@ def evaluate_run(
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
         **_guesses([row for row in recorded if row.qid in accepted], accepted),
         **_effort(recorded),
-        **branches,
+        **searching,
     }
     evaluation = Evaluation(
         counts={

@@ -13,10 +13,16 @@ from typing import Any
 from soundingline.toolkit.evaluation.funnel import SHOWN
 from soundingline.toolkit.evaluation.retrieval import documents
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.trajectory import SEARCHES, Answer, ToolCall, Trajectory, surfaced
+from soundingline.toolkit.trajectory import (
+    QUERIES,
+    SEARCHES,
+    Answer,
+    ToolCall,
+    Trajectory,
+    surfaced,
+)
 
 _READING = ("get_document", "read_document")
-_QUERY = ("query", "user_query", "words")  # arguments for the query, in our tools and others
 BLOCKED = "blocked"  # a refusal by the harness, not by the pipeline
 OVERLAP = 10
 TIERS = ("surfaced", *SHOWN)
@@ -131,18 +137,12 @@ def _adapted(call: ToolCall, tool: SearchTool, *, foreign: bool) -> tuple[str, M
     known = parameters.get(name, {})
     arguments = {key: value for key, value in call.arguments.items() if key in known}
     if use and use == tool.search_tool:
-        for key in _QUERY:
+        for key in QUERIES:
             if key in call.arguments:
                 arguments.setdefault(use[1], call.arguments[key])
     if "reason" in known:
         arguments.setdefault("reason", "")
     return name, arguments
-
-
-def recorded_queries(recorded: Trajectory) -> list[str]:
-    """The queries of all calls that had one, in their order; patterns are none."""
-    arguments = (call.arguments.get(name) for call in recorded.calls for name in _QUERY)
-    return [query for query in arguments if isinstance(query, str)]
 
 
 def _calls(recorded: Trajectory) -> Iterator[tuple[ToolCall, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from soundingline.toolkit.evaluation.funnel import (
     conditional_shares,
     decomposed_difference,
 )
+from soundingline.toolkit.queries import TURNS
 from soundingline.toolkit.report.measures import (
     interval_text,
     is_usage,
@@ -271,6 +273,49 @@ def _branch_table(styles: Sequence[RunStyle]) -> Table:
         "if no later query and not the answer has one of its names. The names are found by rules "
         "(soundingline.toolkit.evaluation.agent_run), so the counts are approximate.",
     )
+
+
+_OF_QUERIES = {
+    "": ("words", "quoted", "operators", "from_question", "from_shown", "from_neither"),
+    "Reformulations": ("repeated", "added", "dropped", "exchanged", "new"),
+}
+
+
+def queries_section(data: ReportData) -> Section | None:
+    """The queries of the agents by turn; None if no agent searched with a query."""
+    styles = [style for style in data.styles if "text_queries" in style.run.metrics]
+    tables = [_queries_table(styles, names, folded) for folded, names in _OF_QUERIES.items()]
+    if not styles:
+        return None
+    return Section(
+        "queries",
+        "Queries of the agents",
+        lead="The form of the queries that agents wrote, where their words come from, and how each "
+        "differs from the query before it, for all queries of a question and for the first, the "
+        "second and the later ones.",
+        note="Means over n questions of the mean of a question’s queries, with 95% confidence "
+        "intervals; shares from 0 to 1. A word’s source is that of its first use, so that it does "
+        "not depend on which documents the query found. Queries that are neither added, dropped, "
+        "exchanged nor new have the words of the query before. A pattern of grep is not a query.",
+        tables=[table for table in tables if table.rows],
+    )
+
+
+def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str) -> Table:
+    """A row for each run and turn that has a value."""
+    rows: list[Entries] = []
+    for style, turn in product(styles, ("", *TURNS)):
+        measures = [f"query_{name}_{turn}".rstrip("_") for name in names]
+        metrics = style.run.metrics
+        if known := [name for name in measures if name in metrics]:
+            count = number(style.run.denominators.get(known[0]), 0)
+            entries = [
+                TableEntry(value_text(metrics.get(name), name), sub=interval_of(style.run, name))
+                for name in measures
+            ]
+            rows.append([style.entry, turn or "all", count, *entries])
+    columns = [Column("n", "questions"), *(Column(name.replace("_", " ")) for name in names)]
+    return Table([*texts("run", "queries"), *columns], rows, folded=folded)
 
 
 def accuracy_cost_section(data: ReportData) -> Section | None:

@@ -127,6 +127,7 @@ def render(
         agents.steps_section(data),
         agents.curves_section(data),
         agents.calls_section(data),
+        agents.queries_section(data),
         results.exits_section(data),
         results.setup_section(data),
         results.stages_section(data),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from soundingline.toolkit.evaluation.funnel import LABELS
+from soundingline.toolkit.queries import TURNS
 from soundingline.toolkit.trajectory import ROLES
 
 HIGHER, LOWER, NEITHER = 1, -1, 0
@@ -42,6 +43,21 @@ def _published(**definitions: str) -> dict[str, str]:
     begin = "As the published evaluator computes it: "
     return {f"{name}_published": begin + text for name, text in definitions.items()}
 
+
+_SHARES_OF_QUERIES = {  # of the query log: soundingline.toolkit.evaluation.agent_run
+    "quoted": "queries with a quoted phrase",
+    "operators": "queries with an exclusion, +word, AND, OR, NOT, or a field such as site:",
+    "from_question": "a query’s distinct words, function words apart, that the question has",
+    "from_shown": "a query’s distinct words that are not in the question and that some "
+    "output of a tool held before the agent first searched for them",
+    "from_neither": "a query’s distinct words with neither source",
+    "repeated": "queries after the first that equal an earlier query of the question",
+    "added": "queries after the first with all words of the query before and further ones",
+    "dropped": "queries after the first with a part of the words of the query before",
+    "exchanged": "queries after the first that keep words of the query before, drop words "
+    "and add words",
+    "new": "queries after the first without a word of the query before",
+}
 
 # (digits, direction, source) -> measure -> definition.
 _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
@@ -108,6 +124,9 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "tool_calls": "Tool calls per question, failed ones included.",
         "tool_errors": "Refused or failed tool calls per question.",
         "seconds": "Wall-clock seconds per question.",
+        "text_queries": "Successful searches per question with a query of the agent; patterns and "
+        "what a pipeline made of a query do not count.",
+        "query_words": "Words of a query of the agent, as separated by white space.",
     },
     (2, NEITHER, _PI_SERINI): {
         "candidate_searches": "Searches per question with a name that the tools showed and the "
@@ -126,6 +145,7 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         "and punctuation marks where that is null.",
     },
     (3, NEITHER, ""): {
+        **{f"query_{name}": f"Share of {text}." for name, text in _SHARES_OF_QUERIES.items()},
         "phrases_with_answer": "Distinct phrases that were added to a question’s queries and "
         "contain an accepted answer: guesses, unless an agent had read the answer before.",
         "rewrites_with_answer": "Distinct rewritten queries of a question that contain an accepted "
@@ -211,6 +231,10 @@ def describe(name: str) -> Measure:
         measure = describe(name.removesuffix("_unchanged"))
         definition = f"{measure.definition} Of the calls before the first page that differs."
         return replace(measure, name=name, definition=definition)
+    if of_turn(name):
+        stem, _, turn = name.rpartition("_")
+        definition = f"{describe(stem).definition} Of {TURNS[turn]} of a question."
+        return replace(describe(stem), name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
     text = _RANKING.get(match["family"]) if match else None
     if match and text:
@@ -227,6 +251,12 @@ def describe(name: str) -> Measure:
 def is_usage(name: str) -> bool:
     """Whether a measure is a usage of language models, which may be unknown for a question."""
     return name.startswith("usage_")
+
+
+def of_turn(name: str) -> bool:
+    """Whether a measure is of one turn of the query log, such as `query_words_first`."""
+    stem, _, turn = name.rpartition("_")
+    return turn in TURNS and stem.startswith("query_") and stem in _BY_NAME
 
 
 def ordered(names: Iterable[str]) -> list[str]:

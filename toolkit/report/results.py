@@ -35,6 +35,7 @@ from soundingline.toolkit.report.measures import (
     interval_text,
     is_usage,
     number,
+    of_turn,
     ordered,
     percent,
     value_text,
@@ -365,7 +366,8 @@ _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room 
 def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
     known = ordered(name for run in data.runs for name in run.metrics)
-    rest = [name for name in known if name not in data.measures and not name.startswith(_BY_STEP)]
+    hidden = [name for name in known if name.startswith(_BY_STEP) or of_turn(name)]
+    rest = [name for name in known if name not in (*data.measures, *hidden)]
     tables = [results_table(data, data.measures, counts=count_names(data))]
     for first in range(0, len(rest), _COLUMNS):
         some = rest[first : first + _COLUMNS]
@@ -732,7 +734,7 @@ def glossary_section(data: ReportData) -> Section:
     rows = [
         (each.name, each.definition, each.source or "—")
         for each in map(describe, ordered(names))
-        if each.definition
+        if each.definition and not of_turn(each.name)
     ]
     return Section(
         "glossary",

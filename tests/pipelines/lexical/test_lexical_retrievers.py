@@ -41,12 +41,12 @@ from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_
 from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery, judged_scores, rank_judged
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.lexical.operators import parse
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Arrays, Postings, encode_lengths
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import SearchRequest, Unit, parent
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.queries import parse_query
 from soundingline.toolkit.runs.run_folder import repeat_id
 
 
@@ -800,7 +800,7 @@ def test_operators_are_ignored_unless_they_are_chosen(phrase_index):
 
 
 def test_the_text_without_operators_keeps_its_other_words():
-    parsed = parse('who built the "tide mill" -pier in 1900')
+    parsed = parse_query('who built the "tide mill" -pier in 1900')
     assert parsed.text.split() == ["who", "built", "the", "tide", "mill", "in", "1900"]
     assert (parsed.phrases, parsed.excluded) == (("tide mill",), ("pier",))
 

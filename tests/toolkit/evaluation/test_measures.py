@@ -15,7 +15,13 @@ from support.runs import answer, browsecomp, said, search, thought, trajectory
 
 from soundingline.toolkit.data import StatedFact, Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.agent_run import branch_measures, evaluate_run, final_ranking
+from soundingline.toolkit.evaluation.agent_run import (
+    branch_measures,
+    evaluate_run,
+    final_ranking,
+    query_measures,
+    searches_of,
+)
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.evaluation import average_repeats, evaluate_ranking
 from soundingline.toolkit.evaluation.funnel import (
@@ -40,6 +46,7 @@ from soundingline.toolkit.evaluation.retrieval import (
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.queries import has_operator
 from soundingline.toolkit.report.measures import NEITHER, describe
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.trajectory import (
@@ -982,7 +989,7 @@ def followed(*queries, exact="", question="Which harbour town has a lighthouse f
     ],
 )
 def test_branches_are_counted_as_by_hand(trajectory, candidates, abandoned, returns):
-    counted = branch_measures(trajectory)
+    counted = branch_measures(trajectory, searches_of(trajectory))
     assert counted == {
         "candidate_searches": candidates,
         "branches_abandoned": abandoned,
@@ -993,9 +1000,79 @@ def test_branches_are_counted_as_by_hand(trajectory, candidates, abandoned, retu
 def test_refused_searches_are_in_no_branch_and_no_search_has_no_measure():
     refused = ToolCall("search", {"query": "brel"}, "Brel", error="empty")
     only = replace(followed("harbour", "harbour"), calls=[refused])
-    assert branch_measures(only) == {}
-    counted = branch_measures(replace(followed("a"), calls=[refused, *followed("brel").calls]))
+    assert branch_measures(only, searches_of(only)) == {}
+    assert query_measures(only.question, searches_of(only)) == {}
+    after = replace(followed("a"), calls=[refused, *followed("brel").calls])
+    counted = branch_measures(after, searches_of(after))
     assert counted["candidate_searches"] == 0  # what a refused call shows is no name
+
+
+def test_the_query_log_is_as_by_hand():
+    """The terms of the question are harbour, town, lighthouse and 1902."""
+    calls = [
+        ToolCall("search", {"query": "harbour lighthouse 1902"}, "Brel and Oster are towns."),
+        ToolCall("search", {"query": "Lamm Vesk"}, "Lamm, Vesk", error="empty"),
+        ToolCall("search", {"query": '"harbour town" Brel -Oster Lamm'}, "Lamm is a village."),
+        ToolCall("grep", {"pattern": "Lamm|Kow"}, "Lamm"),
+        ToolCall("search", {"query": '"Harbour town"  brel -oster lamm'}, "Lamm is a village."),
+        ToolCall("read_document", {"query": "Kow"}, "The mayor was Vesk."),
+        ToolCall("other", {"user_query": "brel lamm"}, "", ranking=["d1"], notes={"query": "Kow"}),
+        ToolCall("grep", {"words": "brel lamm Vesk OR site:a.org"}, ""),
+        ToolCall("search", {"query": "who is it"}, ""),
+    ]
+    # The queries are called a to f. An output holds Lamm only after b has searched for it.
+    every = {
+        "words": (3 + 5 + 5 + 2 + 5 + 3) / 6,
+        "quoted": 2 / 6,  # b, c
+        "operators": 3 / 6,  # b, c, e
+        "from_question": (1 + 2 / 5 + 2 / 5 + 0 + 0) / 5,  # f has function words alone
+        "from_shown": (0 + 2 / 5 + 2 / 5 + 1 / 2 + 2 / 5) / 5,  # Brel, Oster; Vesk
+        "from_neither": (0 + 1 / 5 + 1 / 5 + 1 / 2 + 3 / 5) / 5,  # Lamm; site, org
+        "repeated": 1 / 5,  # c
+        "added": 1 / 5,  # e
+        "dropped": 1 / 5,  # d
+        "exchanged": 1 / 5,  # b
+        "new": 1 / 5,  # f
+    }
+    first = {"words": 3, "quoted": 0, "operators": 0}
+    first |= {"from_question": 1, "from_shown": 0, "from_neither": 0}
+    second = {"words": 5, "quoted": 1, "operators": 1, "repeated": 0}
+    second |= {"from_question": 2 / 5, "from_shown": 2 / 5, "from_neither": 1 / 5}
+    second |= {"added": 0, "dropped": 0, "exchanged": 1, "new": 0}
+    later = {"words": 15 / 4, "quoted": 1 / 4, "operators": 2 / 4, "repeated": 1 / 4}
+    later |= {"from_question": 0.4 / 3, "from_shown": 1.3 / 3, "from_neither": 1.3 / 3}
+    later |= {"added": 1 / 4, "dropped": 1 / 4, "exchanged": 0, "new": 1 / 4}
+    turns = {"": every, "_first": first, "_second": second, "_later": later}
+    expected = {f"query_{name}{turn}": v for turn, row in turns.items() for name, v in row.items()}
+    asked = replace(followed(), calls=calls)
+    values = query_measures(asked.question, searches_of(asked))
+    assert values == pytest.approx({"text_queries": 6, **expected})
+    evaluation = evaluate_run(
+        [replace(asked, qid="right"), Trajectory("wrong", "", "completed")], BENCHMARK
+    )
+    assert evaluation.per_question["query_from_shown"] == {"right": values["query_from_shown"]}
+    assert evaluation.denominators["text_queries"] == 1
+    for name in values:
+        assert describe(name).definition, name
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("mill -river", True),
+        ('mill -"old weir"', True),
+        ("+mill river", True),
+        ("mill OR weir", True),
+        ("(site:a.org OR intitle:mill)", True),
+        ("mill or weir and not a dam", False),
+        ("well-known mill 1900-1910", False),
+        ("a website: mill+weir mill/site:a", False),
+        ('"tide mill"', False),
+        ("ORegon ANDes", False),
+    ],
+)
+def test_operators_stand_alone_or_before_a_word(query, expected):
+    assert has_operator(query) == expected
 
 
 def test_yes_no_questions_are_counted_with_the_more_frequent_answer():

@@ -444,6 +444,33 @@ def test_a_mean_over_the_known_costs_has_their_number():
     assert "over the questions for which this is known" in report.html
 
 
+def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
+    values = {
+        "text_queries": {"q1": 3.0, "q2": 1.0},
+        "query_words": {"q1": 4.0, "q2": 7.0},
+        "query_words_first": {"q1": 3.0, "q2": 7.0},
+        "query_words_later": {"q1": 4.5},
+        "query_new": {"q1": 0.5},
+        "query_new_later": {"q1": 0.25},
+    }
+    other, run = (fake_run(unit, 0.5, unit=unit) for unit in ("document", "passage"))
+    data = report_data([run.with_values({**run.per_question, **values}), other])
+    form, changes = agents.queries_section(data).tables
+    assert [column.title for column in form.columns[:4]] == ["run", "queries", "n", "words"]
+    assert [row[1:4] for row in texts(form)] == [
+        ["all", "2", "5.50"],
+        ["first", "2", "5.00"],
+        ["later", "1", "4.50"],
+    ]
+    assert [row[1:3] + row[-1:] for row in texts(changes)] == [
+        ["all", "1", "0.500"],
+        ["later", "1", "0.250"],
+    ]
+    shown = written(data, results_section(data), glossary_section(data)).markdown
+    assert "query_new" in shown and "query_new_later" not in shown
+    assert agents.queries_section(report_data([other])) is None
+
+
 def test_a_comparison_of_cost_has_the_number_of_its_questions():
     runs = [costed("one", 0.5, range(10)), costed("two", 0.25, range(4, 30))]
     data = report_data(runs, paired(runs, "usage_dollars"))
