@@ -37,7 +37,7 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint, read_json
+from soundingline.toolkit.files import fingerprint, read_json, remove_leftovers
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.prices import estimate
 
@@ -125,12 +125,13 @@ def ask_missing(
     missing = sum(lacking)
     console = Console(stderr=True, soft_wrap=True)
     console.print(f"{missing:,} of {count:,} documents have no phrases yet")
-    if not missing:
-        return
     # Shards are asked for at once, and each has a run of its own.
     own = [str(shard)] if shard and shard.count > 1 else []
     digest = fingerprint(identity_of(settings, RANKING), source.fingerprint, *own)[:8]
     folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
+    if not missing:
+        remove_leftovers(folder.path)  # of a start that was killed after its last reply
+        return
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
     cap = make(config.budget).run_dollars
     with (
