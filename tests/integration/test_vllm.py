@@ -32,6 +32,7 @@ pytestmark = needs_real("vllm", missing="" if LAUNCHER else "vLLM (SOUNDINGLINE_
 QUESTIONS, TURNS, CONCURRENCY = 24, 4, 8
 DOCUMENTS = 64
 FEW, WINDOW = 6, 16_384
+TOOLS = {"search", "read_search_results", "read_document"}
 WORD = f"( ({'|'.join(WORDS)}))"
 ANSWER = (
     rf"Explanation:{WORD}{{3,9}} \[fw00000[0-9]{{2}}\]\n"
@@ -240,3 +241,18 @@ def processes_in(folder):
             if link.readlink() == folder:
                 found.append(link.parent.name)
     return found
+
+
+def test_actions_by_schema_are_searches_and_answers(weights, tmp_path):
+    """`llm.calls=schema`: the server constrains each reply to one action, whatever the model is."""
+    own = ("agent=", "++agent.answer_extra", "+llm.settings.tool_choice", "benchmark.questions")
+    kept = [word for word in arguments(weights) if not word.startswith(own)]
+    schema = ("agent=neutral", "agent.first_call=search", "llm.calls=schema")
+    run = carried_out(tmp_path, [*kept, *schema, f"benchmark.questions={FEW}"])
+    assert len(run.trajectories) == FEW
+    for trajectory in run.trajectories:
+        name, *others = [call.name for call in trajectory.calls]
+        assert name == "search" and set(others) <= TOOLS, others
+        errors = {call.error for call in trajectory.calls}
+        assert errors <= {"", "unknown_search_id", "past_the_end", "unknown_document"}, errors
+        assert trajectory.answer.exact and not trajectory.warnings
