@@ -146,9 +146,9 @@ def steps_section(data: ReportData) -> Section | None:
     def shares(run: EvaluatedRun) -> Entries:
         measures = zip(STEP_MEASURES, conditional_shares(run.per_question).values(), strict=True)
         for measure, conditional in measures:
-            value = value_text(run.metrics[measure], measure)
-            sub = f"of those before: {_term(conditional, sign=False)} {_interval(conditional)}"
-            yield TableEntry(f"{value} {interval_of(run, measure)}", sub=sub)
+            value = f"{value_text(run.metrics[measure], measure)} {interval_of(run, measure)}"
+            sub = f"{_term(conditional, sign=False)} {_interval(conditional)}"
+            yield TableEntry(value, sub=sub)
 
     def labels(run: EvaluatedRun) -> Entries:
         for label in LABELS:
@@ -164,7 +164,7 @@ def steps_section(data: ReportData) -> Section | None:
         yield TableEntry(number(left_out, 0), sub=", ".join(each))
 
     names = [step.replace("_", " ") for step in STEPS]
-    steps = [Column(name, "share of the questions") for name in names]
+    steps = [Column(name, "of all; of those before") for name in names]
     tables = [Table.of_runs(having, steps, shares)]
     known = {style.run.name for style in having}
     rows: list[Entries] = []
@@ -173,14 +173,17 @@ def steps_section(data: ReportData) -> Section | None:
         if {row.a, row.b} <= known:
             terms = decomposed_difference(a.run.per_question, b.run.per_question)
             entries = [TableEntry(_term(term), sub=_interval(term)) for term in terms.values()]
-            rows.append([f"{a.within} − {b.within}", *entries])
+            names_baseline = b.run.name in data.baselines
+            label = a.change if names_baseline else f"{a.within} − {b.within}"
+            rows.append([label, *entries])
     if rows:
         columns = [*texts("runs"), *map(Column, [*names, "right unsupported", "difference"])]
         note = (
-            "The difference in accuracy over these questions, decomposed over the steps: what the "
-            "change of each conditional share contributes, by the mean of the two polar "
-            "decompositions (Dietzenbacher and Los, 1998). The terms sum to the difference. "
-            "Brackets: 95% bootstrap interval over questions."
+            "The difference in accuracy over these questions (from the baseline where a row has "
+            "one run), decomposed over the steps: what the change of each conditional share "
+            "contributes, by the mean of the two polar decompositions (Dietzenbacher and Los, "
+            "1998). The terms sum to the difference. Brackets: 95% bootstrap interval over "
+            "questions."
         )
         tables.append(Table(columns, rows, note=note))
     counted = [Column(label.replace("_", " ")) for label in [*LABELS, LEFT_OUT]]

@@ -884,7 +884,7 @@ def test_steps_labels_and_the_terms_of_each_difference_are_shown():
     assert [entry.split(" ")[0] for entry in texts(steps)[0][1:]] == [
         "0.750", "0.500", "0.500", "0.250", "0.150"
     ]  # fmt: skip
-    assert steps.rows[0][2].sub.startswith("of those before: 0.667 [0.")
+    assert steps.rows[0][2].sub.startswith("0.667 [0.")
     (row,) = texts(terms)
     # Surfaced: .25 * (2/3 * .5 * .6 + 1/2) / 2; the sum is the difference of accuracies.
     assert row[1] in ("+0.087", "+0.088")
