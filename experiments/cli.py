@@ -50,6 +50,7 @@ from soundingline.experiments.config import (
     key_of,
     no_such_key,
     register,
+    search_path_of,
 )
 from soundingline.experiments.hydra_plugins import check_submission
 from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets, unknown_key
@@ -634,12 +635,12 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
                     config=config, hydra_context=context, task_function=one_job
                 )
                 swept: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-                _announce(name, flags, config, cells_of(config, swept))
+                _announce(name, config, cells_of(config, swept))
                 sweeper.sweep(arguments=swept)
                 callbacks.on_multirun_end(config=config, config_name=ROOT_CONFIG)
             else:
                 callbacks.on_run_start(config=config, config_name=ROOT_CONFIG)
-                _announce(name, flags, config, [flags.overrides])
+                _announce(name, config, [flags.overrides])
                 ended = run_job(one_job, config, "hydra.run.dir", None, context)
                 callbacks.on_run_end(config=config, config_name=ROOT_CONFIG, job_return=ended)
                 _ = ended.return_value  # raises what the job raised
@@ -672,16 +673,13 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     return exit_code(unfinished) if refused or unfinished else 0
 
 
-def _announce(
-    name: str, flags: argparse.Namespace, config: DictConfig, cells: Sequence[Sequence[str]]
-) -> None:
+def _announce(name: str, config: DictConfig, cells: Sequence[Sequence[str]]) -> None:
     """Print the threats to the validity of what `soundingline run` is about to start."""
     if name == "run" and cells:
         # Imported here, because other commands need not wait for it.
         from soundingline.experiments.validity import announce
 
-        folder = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
-        announce(cells, [*folder, *map(str, config.hydra.searchpath)])
+        announce(cells, list(search_path_of(config.hydra)))
 
 
 def _composed(flags: argparse.Namespace, parser: CommandParser) -> tuple[Any, Any]:

@@ -339,7 +339,7 @@ class Settings:
                 hydra.cfg = before
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
-        task, folders = tuple(_given(config.hydra)), tuple(_search_path(config.hydra))
+        task, folders = tuple(_given(config.hydra)), tuple(search_path_of(config.hydra))
         return cls(resolved, choices, task, folders, unresolved)
 
     @classmethod
@@ -351,7 +351,7 @@ class Settings:
             config,
             _choices(hydra),
             tuple(_given(hydra)),
-            tuple(_search_path(hydra)),
+            tuple(search_path_of(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,
         )
@@ -650,7 +650,8 @@ def _given(hydra: Any) -> Iterator[str]:
     yield from map(str, texts)
 
 
-def _search_path(hydra: Any) -> Iterator[str]:
+def search_path_of(hydra: Any) -> Iterator[str]:
+    """The folders of one's own options, of Hydra's part of a composed configuration."""
     for source in hydra.runtime.config_sources:
         if source.provider not in ("hydra", "main", "schema"):
             yield f"{source.schema}://{source.path}"

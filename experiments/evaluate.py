@@ -18,11 +18,11 @@ from rich.table import Table
 from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
-from soundingline.experiments.config import Settings, flat_values
+from soundingline.experiments.config import Settings
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run_context import running
-from soundingline.experiments.validity import threats_of_runs
+from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
 from soundingline.toolkit.console import Console, notify, print_next, progress_bar
@@ -451,7 +451,9 @@ def compare_folders(
     runs = load_runs(paths)
     missing = ""
     if factors and baseline is None:
-        having = [run for run in runs if has_factors(run, factors)]
+        having = [
+            run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
+        ]
         baseline = min(having, key=lambda run: _distance(run, runs)).name if having else None
         if baseline is None:
             missing = ", ".join(f"{name}={value}" for name, value in factors.items())
@@ -491,7 +493,13 @@ def compare_folders(
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
     settings |= {"primary": primary or "", "declared": primary == declared}
     settings |= {"margin": margin, "family": family}
-    settings["threats"] = threats_of_runs(runs, primary=primary, margin=margin, accept=accept)
+    settings["threats"] = threats_of_runs(
+        runs,
+        baselines=chosen if baseline else (),
+        primary=primary,
+        margin=margin,
+        accept=accept,
+    )
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
@@ -520,14 +528,6 @@ def _distance(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> tuple[int, int
     differences = [run.factors.items() ^ other.factors.items() for other in runs]
     changes = sum(len({name for name, _ in each}) for each in differences)
     return values, changes, len(run.factors)
-
-
-def has_factors(run: EvaluatedRun, factors: Mapping[str, str]) -> bool:
-    """Whether a run has these factors; of a single value that its command line did not set, that of
-    its option counts."""
-    known = {**dict(flat_values(run.manifest.get("config", {}))), **run.factors}
-    wanted = {name: value.replace("/", "-") for name, value in factors.items()}
-    return all(str(known.get(name)).replace("/", "-") == wanted[name] for name in wanted)
 
 
 def _declared(runs: Sequence[EvaluatedRun], key: str) -> Any:

@@ -6,7 +6,7 @@ seconds for each of them; those that have run are read from their manifests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from soundingline.experiments.config import flat_values, is_choice, key_of, merged, value_of
@@ -112,13 +112,14 @@ def _retrievers(option: Any) -> Iterator[Mapping[str, Any]]:
 def threats_of(
     cells: Sequence[ComposedCell],
     *,
+    baselines: Collection[str] | None = None,
     primary: str | None = None,
     margin: float | None = None,
     accept: Sequence[str] = (),
 ) -> list[Threat]:
-    """The threats among cells, which are compared on each benchmark alone; each once. The primary
-    measure, the margin and the accepted threats are those of the configuration where none are
-    given."""
+    """The threats among cells, which are compared on each benchmark alone; each once. `baselines`
+    are the names of the runs with which the others are compared. These, the primary measure, the
+    margin and the accepted threats are those of the configuration where none are given."""
     groups: dict[str, list[ComposedCell]] = {}
     for cell in cells:
         name = cell.factors.get("benchmark", "") + str(cell.value("benchmark", "name"))
@@ -126,8 +127,10 @@ def threats_of(
     found: dict[Threat, None] = {}
     for group in groups.values():
         first = group[0]
-        wanted = {k: str(v) for k, v in flat_values(first.value("baseline", default={}))}
-        baseline = _baseline(group, wanted) if wanted else None
+        if baselines is None:
+            baseline = _baseline(group, first.value("baseline", default={}))
+        else:
+            baseline = next((c for c in group if c.run and c.run.name in baselines), None)
         found |= dict.fromkeys(
             find_threats(
                 group,
@@ -140,16 +143,21 @@ def threats_of(
     return list(found)
 
 
-def _baseline(cells: Sequence[ComposedCell], factors: Mapping[str, str]) -> ComposedCell | None:
+def has_factors(
+    config: Mapping[str, Any], factors: Mapping[str, str], wanted: Mapping[str, Any]
+) -> bool:
+    """Whether a run with these settings and factors has the `wanted` factors; of a single value
+    that its command line did not set, that of its option counts."""
+    known = {**dict(flat_values(config)), **factors}
+    plain = {name: str(value).replace("/", "-") for name, value in known.items()}
+    return all(plain.get(name) == str(value).replace("/", "-") for name, value in wanted.items())
+
+
+def _baseline(cells: Sequence[ComposedCell], factors: Mapping[str, Any]) -> ComposedCell | None:
     """The cell with the factors of the baseline; of several, the one with the fewest overrides."""
-    having = [
-        cell
-        for cell in cells
-        if all(
-            {**dict(flat_values(cell.config)), **cell.factors}.get(name) == value
-            for name, value in factors.items()
-        )
-    ]
+    if not factors:
+        return None
+    having = [cell for cell in cells if has_factors(cell.config, cell.factors, factors)]
     return min(having, key=lambda cell: (cell.label != BASELINE, len(cell.label)), default=None)
 
 
@@ -172,11 +180,12 @@ def announce(cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()) ->
 def threats_of_runs(
     runs: Sequence[EvaluatedRun],
     *,
+    baselines: Collection[str] = (),
     primary: str | None = None,
     margin: float | None = None,
     accept: Sequence[str] = (),
 ) -> list[Threat]:
-    """The threats among evaluated runs, by their manifests and measures."""
+    """The threats among evaluated runs, by their manifests and measures; see `threats_of`."""
     varied = varied_factors(runs)
     labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     cells = [
@@ -184,4 +193,4 @@ def threats_of_runs(
         for label, run in zip(labels, runs, strict=True)
         if (config := run.manifest.get("config"))
     ]
-    return threats_of(cells, primary=primary, margin=margin, accept=accept)
+    return threats_of(cells, baselines=baselines, primary=primary, margin=margin, accept=accept)

@@ -34,6 +34,16 @@ _GRID = {
 }
 
 
+def check_tunable(engine: Engine, do: str) -> None:
+    """`InputError` for an engine without the statistics of a grid; `do` is what it advises."""
+    if "grid" not in engine.supports:
+        raise InputError(
+            f"the engine {engine.name} does not offer the statistics that tuning reads",
+            valid="lexical",
+            do=do,
+        )
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class CrossFittedBM25(Retriever):
     """BM25 that searches each question with the `k1` and `b` that were chosen without it (nested
@@ -85,12 +95,7 @@ class CrossFittedBM25(Retriever):
     def validate(self, engine: Engine) -> None:
         """See `Retriever`. `InputError` for an engine whose indexes cannot be tuned."""
         super().validate(engine)
-        if "grid" not in engine.supports:
-            raise InputError(
-                f"the engine {engine.name} does not offer the statistics that tuning reads",
-                valid="lexical",
-                do="set engine=lexical, or choose retriever=bm25_from_tuning",
-            )
+        check_tunable(engine, do="set engine=lexical, or choose retriever=bm25_from_tuning")
 
     def bind(self, collection: Collection) -> BM25:  # type: ignore[override]
         """The BM25 with the parameters of each fold, bound to `collection`."""

@@ -16,7 +16,7 @@ from support.documents import code_blocks
 
 from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF
-from soundingline.experiments.config import Settings, register
+from soundingline.experiments.config import Settings, plain_values, register
 from soundingline.experiments.naming import cell_name
 from soundingline.experiments.pipeline import librarian_option
 from soundingline.experiments.planning import OptionFiles
@@ -25,6 +25,7 @@ from soundingline.pipelines.retrieve import BM25
 from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.threats import retriever_kind
 
 GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.name != "hydra")
 OPTIONS = [
@@ -319,8 +320,10 @@ def test_a_retriever_says_how_it_matches_queries(option, beir):
     (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
     words = [item.replace("PATH", str(beir)) for item in NEEDED.get(("retriever", option), ())]
     words.append("retriever@retriever.base=bm25_tuned" if option == "oracle" else "unit=document")
-    made = make(compose("config", overrides=[f"retriever={option}", *words]).retriever)
+    composed = compose("config", overrides=[f"retriever={option}", *words]).retriever
+    made = make(composed)
     assert matching_of(made) == MATCHING.get(option, "lexical")
+    assert retriever_kind(plain_values(composed, resolve=False)) == matching_of(made)
     assert matching_of(made >> made) == matching_of(None) == "unknown"
     assert matching_of(ReciprocalRankFusion(BM25(), BM25())) == "lexical"
 

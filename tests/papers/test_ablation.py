@@ -11,10 +11,14 @@ from support.commands import run_entry
 from support.needs import SOAK
 
 from soundingline.experiments.config import CONF, Settings, flat_values, plain_values
-from soundingline.experiments.evaluate import has_factors
 from soundingline.experiments.naming import AGENT, factors, identity_of
 from soundingline.experiments.planning import OptionFiles, Plan
-from soundingline.experiments.validity import composed_cells, threats_of
+from soundingline.experiments.validity import (
+    composed_cells,
+    has_factors,
+    threats_of,
+    threats_of_runs,
+)
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.threats import CHANGED_GROUPS
 from soundingline.toolkit.runs import RunFolder
@@ -110,6 +114,22 @@ def test_the_settings_of_the_papers_have_the_threats_that_their_page_names():
     ]
 
 
+def test_the_threats_of_a_report_are_those_against_its_baseline():
+    """Of a chain of single changes, the last cell is two changes from the first."""
+    chain = {"base": ("bm25", "none"), "b": ("dense", "none"), "c": ("dense", "monot5")}
+    runs = [
+        EvaluatedRun(
+            name=name,
+            factors={"retriever": retriever, "reranker": reranker},
+            manifest={"config": {"retriever": {"n": retriever}, "reranker": {"n": reranker}}},
+        )
+        for name, (retriever, reranker) in chain.items()
+    ]
+    assert threats_of_runs(runs) == threats_of_runs(runs, baselines=["b"]) == []
+    (threat,) = threats_of_runs(runs, baselines=["base"])
+    assert threat.name == "several_changes" and "differs from the baseline" in threat.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", [ABLATION, "ablation/paper_settings", "pi_serini/main"])
 def test_cells_read_without_hydra_are_those_that_hydra_composes(experiment):
@@ -129,14 +149,13 @@ def test_cells_read_without_hydra_are_those_that_hydra_composes(experiment):
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
 @pytest.mark.parametrize("experiment", WITH_BASELINE)
 def test_the_baseline_of_a_report_is_one_of_its_cells(experiment, scale):
-    def run_of(cell):
+    def of(cell):
         settings = Settings.compose([f"experiment={experiment}", *scale, *cell])
-        manifest = {"config": plain_values(settings.config)}
-        return EvaluatedRun(name="cell", factors=factors(settings), manifest=manifest)
+        return plain_values(settings.config), factors(settings)
 
     cells_of_it = overrides_of_cells(experiment, *scale)
     baseline = Settings.compose([f"experiment={experiment}", *scale]).config.baseline
-    assert any(has_factors(run_of(cell), baseline) for cell in cells_of_it)
+    assert any(has_factors(*of(cell), baseline) for cell in cells_of_it)
 
 
 @pytest.mark.parametrize("experiment", RUNS if SOAK else sorted(set(RUNS) - ALIKE))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ CHANGED_GROUPS = (
 _LATENCY_GROUPS = ("engine", "rewriter", "retriever", "reranker", "scorer", "llm")
 _CHOSEN = ("k1", "b", "fold_parameters")  # by a tuning, for each unit
 _QUESTIONS = ("qids", "split", "dev_share", "sample", "seed", "limit")
+_ORACLE = "fusion.OracleRetriever"  # which ranks judged documents, whatever the query is
 _DATED = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?!\d)")
 _LOCAL = re.compile(r"^https?://(127\.|localhost|\[::1\])")
 SLOWER = 1.25  # seconds a tool call of the slowest cell, as a multiple of the fastest one's
@@ -122,7 +124,7 @@ def find_threats(
         accept: names of threats that are marked as accepted.
 
     Returns:
-        The threats in the order of `THREATS`; at most two of each name.
+        The threats in the order of `THREATS`, of which a name may have several.
 
     Raises:
         InputError: for a name in `accept` that is not that of a threat.
@@ -175,15 +177,17 @@ def _labels(cells: Sequence[ComposedCell]) -> str:
 
 
 def retriever_kind(option: Any) -> str:
-    """How a retriever's option matches queries, by its class: `lexical`, `learned`, `mixed` or
-    `unknown`."""
+    """How a retriever's option matches queries, by its class and by those of the retrievers that it
+    fuses: `lexical`, `learned`, `mixed` or `unknown`, as the stage itself says (`Stage.matching`),
+    which cannot be made before its collection is opened."""
     target = str(option.get("_target_", "")) if isinstance(option, Mapping) else ""
     name = target.removeprefix("soundingline.pipelines.")
-    if name == target:
+    if name in (target, _ORACLE):
         return "unknown"
-    if name.startswith(("learned.", "late.")):
-        return "learned"
-    return "mixed" if name.startswith(("fusion.", "links.")) else "lexical"
+    parts = [part for part in option.values() if isinstance(part, Mapping) and "_target_" in part]
+    if kinds := set(map(retriever_kind, parts)):
+        return kinds.pop() if len(kinds) == 1 else "mixed"
+    return "learned" if name.startswith("learned.") else "lexical"
 
 
 def _prompt(design: _Design) -> Iterator[str]:
@@ -362,10 +366,7 @@ def _deviation(design: _Design, cell: ComposedCell) -> float | None:
         return None
     a, b = (c.run.per_question.get(design.primary, {}) for c in (cell, reference) if c.run)
     differences = [a[qid] - b[qid] for qid in a.keys() & b.keys()]
-    if len(differences) < 2:
-        return None
-    mean = sum(differences) / len(differences)
-    return math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(differences) - 1))
+    return statistics.stdev(differences) if len(differences) > 1 else None
 
 
 def _different_judges(design: _Design) -> Iterator[str]:
