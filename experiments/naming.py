@@ -36,7 +36,7 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.files import file_lock, fingerprint
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.manifest import SEALED
+from soundingline.toolkit.runs.manifest import EVIDENCE, SEALED
 from soundingline.toolkit.runs.run_folder import SINGLE_RUN, SWEEP_CELLS, check_kind
 from soundingline.toolkit.trajectory import STAGES
 
@@ -195,6 +195,7 @@ def fingerprints(
     return {
         "benchmark": built.benchmark.fingerprint,
         **form_of(settings.config, built.benchmark),
+        **({EVIDENCE: "removed"} if built.benchmark.remove_evidence else {}),
         "index": built.prepared.fingerprint,
         **built.prepared.others,
         **{group: fingerprint(chosen) for group, chosen in values.items()},

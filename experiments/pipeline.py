@@ -79,9 +79,11 @@ def build_pipeline(
         Console(stderr=True).print(note, soft_wrap=True)
     obfuscated = writes_obfuscated(config, benchmark)
     parts: Transformers = {}
+    pipeline: pt.Transformer
     if searched:
         parts = stages.bind(prepared, segmenter, caches_folder(config, obfuscated), benchmark)
-        pipeline = compose(**parts, aggregate=segmenter.aggregate)
+        shaped: dict[str, Any] = {"aggregate": segmenter.aggregate, "removed": benchmark.removed}
+        pipeline = compose(**parts, **shaped)
     else:
         models = {group: pair for group, pair in stages.models.items() if group in LIBRARIANS}
         stages, pipeline = replace(stages, transformers={}, models=models), NotSearched()

@@ -22,6 +22,8 @@ from soundingline.toolkit.console import exception_of, in_one_line
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import ExactAnswerJudge
+from soundingline.toolkit.evaluation.funnel import needed_texts
+from soundingline.toolkit.evaluation.retrieval import Texts
 from soundingline.toolkit.llm.blocking import interruptible
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError
@@ -210,19 +212,22 @@ def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Agen
     return agent.bind(resources(llm, budget))
 
 
-def simulated_reader(agent: Agent, benchmark: Benchmark) -> SimulatedReader | None:
-    """The simulation that reads for the agent, if it asks for one (`agent.reader=simulated`).
-    `InputError` if the benchmark does not know the facts that its questions need."""
+def simulated_reader(agent: Agent, benchmark: Benchmark, texts: Texts) -> SimulatedReader | None:
+    """The simulation that reads for the agent, if it asks for one (`agent.reader=simulated`);
+    `texts` has the titles and texts of documents. `InputError` if it is known of no question what
+    must be shown."""
     if getattr(agent, "reader", "") != "simulated":
         return None
-    if not benchmark.needed_facts:
+    topics, answers, facts = benchmark.topics, benchmark.answers, benchmark.needed_facts
+    needed = needed_texts(topics, answers, benchmark.qrels["evidence"], facts, texts)
+    if not needed.qids:
         raise InputError(
-            f"agent.reader=simulated on benchmark {benchmark.name}, whose questions have no known "
-            "facts",
-            valid="a generated world with chained questions, such as benchmark=fictional",
+            f"agent.reader=simulated on benchmark {benchmark.name}, which has no question with an "
+            "answer in its evidence",
+            valid="a benchmark with short answers and evidence, such as benchmark=fictional",
             do="set agent.reader=own",
         )
-    return SimulatedReader(benchmark.needed_facts, benchmark.answers)
+    return SimulatedReader(needed, answers)
 
 
 def resources(

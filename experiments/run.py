@@ -10,6 +10,7 @@ from typing import Any
 
 from soundingline.agents.base import Agent, Budget, SimulatedReader
 from soundingline.experiments.build import declares, language_model, make, make_interface
+from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
 from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
@@ -39,6 +40,7 @@ from soundingline.experiments.run_context import RunContext, open_run, running
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.stage import matching_of
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
@@ -79,6 +81,19 @@ class AgentRun:
         return self.interface.open(backend, store, matching=matching)
 
 
+def check_removal(benchmark: Benchmark, interface: SearchTool) -> None:
+    """`InputError` for `benchmark.remove_evidence` with a tool that finds documents by other means
+    than the pipeline's rankings."""
+    if benchmark.remove_evidence and (
+        not interface.uses_pipeline or isinstance(interface, Literature)
+    ):
+        raise InputError(
+            f"benchmark.remove_evidence=true, and {type(interface).__name__} reads the corpus itself",
+            valid="a tool that shows rankings alone, such as tool=ranked_browsing or tool=top_k",
+            do="choose one, or set benchmark.remove_evidence=false",
+        )
+
+
 def run(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
     """Answer the questions of a benchmark with an agent that searches through a pipeline, and
     evaluate the run.
@@ -105,7 +120,9 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
         obfuscate_cells(settings)
-    reader = simulated_reader(agent, built.benchmark)
+    check_removal(built.benchmark, interface)
+    texts = partial(texts_in, built.prepared.store)
+    reader = simulated_reader(agent, built.benchmark, texts)
     tool_prints: dict[str, str] = {}
     if agent.calls_tools:
         interface, tool_prints = with_literature_tools(interface, built, config)

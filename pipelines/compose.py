@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pyterrier as pt
 from soundingline.pipelines.stage import ByArguments, as_pyterrier
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.runs.run_folder import question_of
 
 RAW, REWRITTEN = "raw", "rewritten"
 # A part of an enrichment, and what a retriever must be able to do for it.
@@ -28,6 +30,7 @@ def compose(
     enrichment: pt.Transformer | None = None,
     reranker: pt.Transformer | None = None,
     aggregate: bool = False,
+    removed: Mapping[str, Collection[str]] | None = None,
 ) -> pt.Transformer:
     """One pipeline of stages. `InputError` for a rewriter of a re-ranker that is missing, and for
     an enrichment that the retriever cannot search with.
@@ -39,6 +42,7 @@ def compose(
         enrichment: Adds a weighted query for the retriever, or documents with phrases.
         reranker: Re-ranks units, before they are aggregated.
         aggregate: Whether `MaxP` turns the ranking of passages into one of documents.
+        removed: Documents by qid that `WithoutDocuments` removes from what the retriever ranks.
     """
     if enrichment is not None:
         for part, can, what, valid in _ENRICHED:
@@ -50,6 +54,8 @@ def compose(
                 )
         before = getattr(enrichment, "before", enrichment.__rshift__)
         retriever = before(retriever)
+    if removed:
+        retriever = retriever >> WithoutDocuments(removed)
     if rewriter is not None:
         apply_to = getattr(rewriter, "apply_to", "both")
         if apply_to == "reranker" and reranker is None:
@@ -137,6 +143,38 @@ class MaxP(ByArguments, pt.Transformer):
             docno=pd.Series(documents[order], dtype=inp["docno"].dtype),
             rank=ranks + pt.model.FIRST_RANK,
         )
+
+
+class WithoutDocuments(ByArguments, pt.Transformer):
+    """Removes documents, or all passages of them, from the rankings of their questions.
+
+    The input has the columns `qid` and `docno`; the output has all columns of the input, and ranks
+    without gaps if the input has ranks.
+
+    Args:
+        removed: Docids by qid. The repeats of a question have its documents.
+
+    Example:
+        >>> ranking = (index.bm25() >> WithoutDocuments({"1": ["d1"]})).search("river mill built")
+        >>> ranking["docno"].tolist()
+        ['d2%p0']
+    """
+
+    def __init__(self, removed: Mapping[str, Collection[str]]) -> None:
+        self.removed = removed
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.result_frame(inp, context=self)
+        pairs = zip(inp["qid"], inp["docno"], strict=True)
+        kept = [parent(docno) not in self._removed_from(qid) for qid, docno in pairs]
+        rows = inp[np.array(kept, dtype=bool)].reset_index(drop=True)
+        if "rank" not in rows:
+            return rows
+        ranks = rows.groupby("qid")["rank"].rank(method="first").astype(int)
+        return rows.assign(rank=ranks - 1 + pt.model.FIRST_RANK)
+
+    def _removed_from(self, qid: str) -> Collection[str]:
+        return self.removed.get(qid) or self.removed.get(question_of(qid)) or ()
 
 
 def query_columns(frame: pd.DataFrame) -> list[str]:

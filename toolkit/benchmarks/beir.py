@@ -92,8 +92,9 @@ class BeirBenchmark(Benchmark):
         sets: whether every question asks for documents.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
-        limit, qids, exclude_own, corpus_share, front_matter: see `Benchmark`. The judgements of all
-            splits decide which documents are judged, so that the splits share a corpus.
+        limit, qids, exclude_own, corpus_share, front_matter, remove_evidence: see `Benchmark`. The
+            judgements of all splits decide which documents are judged, so that the splits share a
+            corpus.
 
     Raises:
         InputError: for anything malformed, with the file and the line.
@@ -112,6 +113,7 @@ class BeirBenchmark(Benchmark):
         exclude_own: bool | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
+        remove_evidence: bool = False,
     ) -> None:
         self.qids = qids
         self.path = Path(path)
@@ -169,6 +171,7 @@ class BeirBenchmark(Benchmark):
             exclude_own=exclude_own,
             corpus_share=corpus_share,
             front_matter=front_matter,
+            remove_evidence=remove_evidence,
         )
 
     def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:

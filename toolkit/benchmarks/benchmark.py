@@ -60,6 +60,8 @@ class Benchmark:
             smaller share is part of a larger one. All documents that the `qrels` name stay.
         front_matter: whether a document without a title has the one that the front matter at the
             head of its text states (`front_matter_title`). The text stays as it is.
+        remove_evidence: whether the rankings for a question are without its relevant documents
+            (`removed`). Indexes, judgements and fingerprints stay as they are.
 
     Attributes:
         targets: the documents that a question asks for, by qid: those of the tier `evidence` with a
@@ -84,6 +86,7 @@ class Benchmark:
     exclude_own: bool = False
     corpus_share: float = 1.0
     front_matter: bool = False
+    remove_evidence: bool = False
     _judged: frozenset[str] = frozenset()
     _corpus_fingerprint: str = ""
 
@@ -103,9 +106,10 @@ class Benchmark:
         needed_facts: Mapping[str, Sequence[StatedFact]] | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
+        remove_evidence: bool = False,
     ) -> None:
         _check_count("limit", limit)
-        self._choose_corpus(corpus_share, front_matter)
+        self._choose_corpus(corpus_share, front_matter, remove_evidence)
         self._judged = self._kept(qrels)
         self.name = name
         if exclude_own is None:
@@ -131,9 +135,10 @@ class Benchmark:
             if sets is True or topic.qid in self.checklists or topic.qid in (sets or ())
         }
 
-    def _choose_corpus(self, share: float, front_matter: bool) -> None:
+    def _choose_corpus(self, share: float, front_matter: bool, remove_evidence: bool) -> None:
         check_number("corpus_share", share, gt=0, le=1)
         self.corpus_share, self.front_matter = float(share), front_matter
+        self.remove_evidence = remove_evidence
 
     def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
         """The documents that a share of the corpus always has."""
@@ -199,6 +204,16 @@ class Benchmark:
         return fingerprint(
             self.corpus_fingerprint, self.topics, self.answers, self.qrels, *sets, *own
         )
+
+    @property
+    def removed(self) -> dict[str, frozenset[str]]:
+        """With `remove_evidence`, the documents by qid that have a grade above 0 in any tier."""
+        relevant: dict[str, set[str]] = {}
+        for rows in self.qrels.values() if self.remove_evidence else ():
+            for qid, grades in rows.items():
+                kept = relevant.setdefault(qid, set())
+                kept.update(docid for docid, grade in grades.items() if grade > 0)
+        return {qid: frozenset(docids) for qid, docids in relevant.items()}
 
     @property
     def unjudged(self) -> list[str]:

@@ -91,7 +91,7 @@ class BrowseCompPlus(Benchmark):
             and `gold`.
         split, dev_share, sample, seed, limit: the selection among those of `qids`; see
             `select_topics`.
-        qids, corpus_share, front_matter: see `Benchmark`.
+        qids, corpus_share, front_matter, remove_evidence: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent, malformed or not decoded by the canary.
@@ -119,6 +119,7 @@ class BrowseCompPlus(Benchmark):
         limit: int | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = True,
+        remove_evidence: bool = False,
     ) -> None:
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
@@ -144,7 +145,13 @@ class BrowseCompPlus(Benchmark):
             limit=limit,
         )
         super().__init__(
-            name, chosen, tiers, answers, corpus_share=corpus_share, front_matter=front_matter
+            name,
+            chosen,
+            tiers,
+            answers,
+            corpus_share=corpus_share,
+            front_matter=front_matter,
+            remove_evidence=remove_evidence,
         )
 
     @cached_property
@@ -337,7 +344,7 @@ class TrecRag(Benchmark):
         corpus_revision: branch, tag or commit of the data set on the hub.
         split, dev_share, sample, seed, limit: the selection among those of `qids`; see
             `select_topics`.
-        qids, corpus_share: see `Benchmark`.
+        qids, corpus_share, remove_evidence: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent or malformed.
@@ -358,6 +365,7 @@ class TrecRag(Benchmark):
         seed: int = 0,
         limit: int | None = None,
         corpus_share: float = 1.0,
+        remove_evidence: bool = False,
     ) -> None:
         for what, file in (("questions", topics), ("judgements", qrels)):
             if file is not None and not Path(file).is_file():
@@ -379,7 +387,13 @@ class TrecRag(Benchmark):
             limit=limit,
         )
         grades = read_qrels([Path(qrels)]) if qrels else {}
-        super().__init__(name, chosen, {"evidence": grades}, corpus_share=corpus_share)
+        super().__init__(
+            name,
+            chosen,
+            {"evidence": grades},
+            corpus_share=corpus_share,
+            remove_evidence=remove_evidence,
+        )
 
     def whole_fingerprint(self) -> str:
         """Hash of the corpus's files and of their names, which are part of ids."""

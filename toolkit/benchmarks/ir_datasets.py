@@ -81,7 +81,7 @@ class IrDatasetsBenchmark(Benchmark):
         sets: whether every question asks for documents, those with a grade above 0.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
-        limit, qids, exclude_own, corpus_share, front_matter: see `Benchmark`.
+        limit, qids, exclude_own, corpus_share, front_matter, remove_evidence: see `Benchmark`.
 
     Raises:
         InputError: for an unknown dataset or split, one without documents, queries or judgements,
@@ -100,6 +100,7 @@ class IrDatasetsBenchmark(Benchmark):
         exclude_own: bool | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
+        remove_evidence: bool = False,
     ) -> None:
         self.split = split
         self.dataset = _with_split(dataset, split)
@@ -125,6 +126,7 @@ class IrDatasetsBenchmark(Benchmark):
             exclude_own=exclude_own,
             corpus_share=corpus_share,
             front_matter=front_matter,
+            remove_evidence=remove_evidence,
         )
 
     def read_documents(self) -> Iterator[Document]:

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError, check_call, did_you_mean
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, simulation
-from soundingline.toolkit.evaluation.statistics import holm, paired_test
+from soundingline.toolkit.evaluation.statistics import Paired, holm, paired_test
+from soundingline.toolkit.runs.manifest import EVIDENCE, SEALED
+from soundingline.toolkit.trajectory import mapping
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAMILIES = ("measure", "all")
-TESTED = ("accuracy", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
+TESTED = ("accuracy", "answer_shown", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
 _BENCHMARK = "benchmark"
+ORACLE = "fusion.OracleRetriever"  # which ranks judged documents, whatever the query is
 
 
 class PairedComparison(NamedTuple):
@@ -117,10 +120,11 @@ def compare(
         baseline: the name of the run that every other run is compared with; None for all pairs, the
             later run against the earlier one.
         family: what Holm's correction runs over: the comparisons on one `measure` (as in
-            `pt.Experiment`), or `all`.
+            `pt.Experiment`), or `all`. Comparisons with bounds (`bound_of`) are a family of their
+            own.
         margin: the smallest difference on the first of the measures that matters; a difference
             that is significantly smaller is `equivalent` (`PairedComparison.conclusion`). None:
-            equivalence is not tested.
+            equivalence is not tested, nor is it for bounds.
         test, interval, resamples, seed: see `statistics.paired_test`. Each comparison starts from
             the same seed, so that another run does not change the others' intervals.
 
@@ -145,41 +149,68 @@ def compare(
     if measures is None:
         measures = [name for name in TESTED if all(name in run.per_question for run in runs)]
     options = {"test": test, "interval": interval, "resamples": resamples, "seed": seed}
-    rows = [
-        (
-            measure,
-            a.name,
-            b.name,
-            paired_test(
+    bounds = bounds_among(runs, baseline)
+    rows: list[tuple[str, str, str, Paired]] = []
+    families: dict[tuple[str, bool], list[int]] = {}
+    for measure in measures:
+        for a, b in pairs:
+            of_bound = not bounds.isdisjoint((a.name, b.name))
+            tested_margin = margin if measure == measures[0] and not of_bound else None
+            row = paired_test(
                 *_shared_values(a, b, measure),
                 **options,  # type: ignore[arg-type]
-                margin=margin if measure == measures[0] else None,
-            ),
-        )
-        for measure in measures
-        for a, b in pairs
-    ]
-    size = len(pairs) if family == "measure" else len(rows)  # of a family: rows are by measure
-    adjusted = [
-        p
-        for first in range(0, len(rows), size or 1)
-        for p in holm([row.p for *_, row in rows[first : first + size]])
-    ]
-    equivalence = [row.p_equivalence for *_, row in rows if row.p_equivalence is not None]
-    smaller = dict(enumerate(holm(equivalence)))  # the first measure's rows come first
+                margin=tested_margin,
+            )
+            key = (measure if family == "measure" else "", of_bound)
+            families.setdefault(key, []).append(len(rows))
+            rows.append((measure, a.name, b.name, row))
+    adjusted: dict[int, float] = {}
+    for places in families.values():
+        p_values = holm([rows[place][3].p for place in places])
+        adjusted |= dict(zip(places, p_values, strict=True))
+    equivalence = {
+        place: row.p_equivalence
+        for place, (*_, row) in enumerate(rows)
+        if row.p_equivalence is not None
+    }
+    smaller = dict(zip(equivalence, holm(list(equivalence.values())), strict=True))
     compared = Comparisons(
         PairedComparison(
             measure=measure,
             a=a,
             b=b,
-            p_holm=p,
+            p_holm=adjusted[place],
             p_equivalence_holm=smaller.get(place),
             **vars(row),
         )
-        for place, ((measure, a, b, row), p) in enumerate(zip(rows, adjusted, strict=True))
+        for place, (measure, a, b, row) in enumerate(rows)
     )
     compared.note = simulation(runs)
     return compared
+
+
+def bound_of(config: Mapping[str, Any]) -> str:
+    """The bound of the accuracy of a search agent that a run with this configuration measures:
+    `closed book`, `retrieve-then-read`, `oracle's ranking`, `evidence given` (the oracle's ranking
+    of evidence alone, read at once), or `evidence removed`; empty for any other run."""
+    agent, retriever = (mapping(config.get(group)) for group in ("agent", "retriever"))
+    name = str(agent.get("_target_")).rpartition(".")[2]
+    searches = agent.get("max_searches") if name == "KeywordAgent" else None
+    if name == "ClosedBookAgent" or searches == 0:
+        return "closed book"
+    if mapping(config.get(_BENCHMARK)).get("remove_evidence"):
+        return "evidence removed"
+    if str(retriever.get("_target_")).endswith(ORACLE):
+        return "oracle's ranking" if retriever.get("base") or not agent else "evidence given"
+    return "retrieve-then-read" if name == "RagAgent" or searches == 1 else ""
+
+
+def bounds_among(runs: Sequence[EvaluatedRun], baseline: str | None = None) -> set[str]:
+    """The names of the runs that measure a bound, and another one than the baseline, if there is
+    one. Empty where fewer than two other runs are left to compare."""
+    kinds = {run.name: bound_of(mapping(run.manifest.get("config"))) for run in runs}
+    bounds = {name for name, kind in kinds.items() if kind and kind != kinds.get(baseline or "")}
+    return bounds if len(kinds) - len(bounds) > 1 else set()
 
 
 def _pairs(
@@ -385,7 +416,9 @@ def _settings(run: EvaluatedRun, by: Sequence[str]) -> Any:
         name: value
         for name, value in run.manifest.get("fingerprints", {}).items()
         # Other fingerprints are of content, which differs with the corpus.
-        if (name in groups and name not in (_BENCHMARK, "sealed")) or name.startswith("prompt")
+        if (name in groups and name not in (_BENCHMARK, SEALED))
+        or name.startswith("prompt")
+        or name == EVIDENCE
     }
     return tuple(sorted((prints or factors or {"run": run.name}).items()))
 
@@ -396,7 +429,8 @@ def _own_factors(run: EvaluatedRun) -> dict[str, str]:
 
 
 def _of_benchmark(factor: str) -> bool:
-    return factor == _BENCHMARK or factor.startswith(f"{_BENCHMARK}.")
+    removed = f"{_BENCHMARK}.remove_evidence"  # changes what is searched, not what is asked
+    return factor == _BENCHMARK or (factor.startswith(f"{_BENCHMARK}.") and factor != removed)
 
 
 def shown_factors(factors: Mapping[str, str]) -> dict[str, str]:

@@ -227,8 +227,8 @@ def simulation(runs: Sequence[EvaluatedRun]) -> str:
         return ""
     part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
     return (
-        f"Simulated reader{part}: an answer is right exactly when all facts that it needs were "
-        "shown to the agent. No language model reads."
+        f"Simulated reader{part}: an answer is right exactly when what it needs was shown to "
+        "the agent. No language model reads."
     )
 
 

@@ -8,7 +8,7 @@ questions with a relevant document (grade above 0) count; one without a trajecto
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import and_
@@ -22,7 +22,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import findable, found_in, needs_sentence
 from soundingline.toolkit.evaluation.retrieval import PerQuestion, Texts
 from soundingline.toolkit.evaluation.statistics import Values
-from soundingline.toolkit.search.answers import shown_texts, stating_documents
+from soundingline.toolkit.search.answers import ShownText, shown_texts, stating_documents
 from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import TIERS, Trajectory
 
@@ -186,17 +186,22 @@ class NeededTexts:
         """The questions for which it is known what must be shown."""
         return [*self.facts, *self.phrases]
 
+    def sources(self, qid: str, shown: Iterable[ShownText]) -> list[str | None]:
+        """For each fact, or for the answer, the document whose shown text states it; None where
+        none does. For a question of which it is not known what must be shown, `[None]`."""
+        if qid in self.facts:
+            return stating_documents(self.facts[qid], shown)
+        wanted = self.phrases.get(qid, {})
+        holding = (
+            each.docid
+            for each in shown
+            if each.docid in wanted and found_in(f"{each.title}\n{each.text}", wanted[each.docid])
+        )
+        return [next(holding, None)]
+
     def are_shown(self, trajectory: Trajectory) -> bool:
         """Whether the outputs of the trajectory's calls show what its question needs."""
-        shown = shown_texts(trajectory.calls)
-        if trajectory.qid in self.facts:
-            return None not in stating_documents(self.facts[trajectory.qid], shown)
-        wanted = self.phrases.get(trajectory.qid, {})
-        return any(
-            found_in(f"{each.title}\n{each.text}", wanted[each.docid])
-            for each in shown
-            if each.docid in wanted
-        )
+        return None not in self.sources(trajectory.qid, shown_texts(trajectory.calls))
 
 
 def needed_texts(

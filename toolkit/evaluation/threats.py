@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.comparison import ORACLE, bound_of
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import smallest_difference
 
@@ -35,7 +36,6 @@ CHANGED_GROUPS = (
 _LATENCY_GROUPS = ("engine", "rewriter", "retriever", "reranker", "scorer", "llm")
 _CHOSEN = ("k1", "b", "fold_parameters")  # by a tuning, for each unit
 _QUESTIONS = ("qids", "split", "dev_share", "sample", "seed", "limit")
-_ORACLE = "fusion.OracleRetriever"  # which ranks judged documents, whatever the query is
 _DATED = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?!\d)")
 _LOCAL = re.compile(r"^https?://(127\.|localhost|\[::1\])")
 SLOWER = 1.25  # seconds a tool call of the slowest cell, as a multiple of the fastest one's
@@ -116,7 +116,8 @@ def find_threats(
     """The threats to the validity of an experiment.
 
     Args:
-        cells: its cells on one benchmark, before or after they have run.
+        cells: its cells on one benchmark, before or after they have run. Those that measure a
+            bound (`comparison.bound_of`) are left out, unless all do or one is the baseline.
         baseline: the cell with which the others are compared. None: each is compared with the cell
             that differs from it in the fewest groups.
         primary: the measure of the hypothesis.
@@ -136,7 +137,8 @@ def find_threats(
         ['judge_is_agent']
     """
     check_accepted(accept)
-    design = _Design(cells, baseline, primary, margin)
+    systems = [cell for cell in cells if cell is baseline or not bound_of(cell.config)]
+    design = _Design(systems or cells, baseline, primary, margin)
     return [
         Threat(name, text, name in accept) for name in THREATS for text in THREATS[name](design)
     ]
@@ -182,7 +184,7 @@ def retriever_kind(option: Any) -> str:
     which cannot be made before its collection is opened."""
     target = str(option.get("_target_", "")) if isinstance(option, Mapping) else ""
     name = target.removeprefix("soundingline.pipelines.")
-    if name in (target, _ORACLE):
+    if name in (target, ORACLE):
         return "unknown"
     parts = [part for part in option.values() if isinstance(part, Mapping) and "_target_" in part]
     if kinds := set(map(retriever_kind, parts)):

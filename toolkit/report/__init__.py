@@ -6,13 +6,19 @@ tuning, and `soundingline.toolkit.report.traces` the pages of single questions.
 
 from soundingline.toolkit.report.comparison import render
 from soundingline.toolkit.report.page import Report, write_report
-from soundingline.toolkit.report.terminal import benchmark_tables, comparison_table, cost_tables
+from soundingline.toolkit.report.terminal import (
+    benchmark_tables,
+    comparison_table,
+    cost_tables,
+    evidence_lines,
+)
 
 __all__ = [
     "Report",
     "benchmark_tables",
     "comparison_table",
     "cost_tables",
+    "evidence_lines",
     "render",
     "write_report",
 ]

@@ -155,7 +155,9 @@ def steps_section(data: ReportData) -> Section | None:
             values = run.per_question[f"label_{label}"].values()
             count = math.fsum(values) * run.counts.get("repeats", 1)
             share = percent(math.fsum(values) / len(values))
-            yield TableEntry(number(round(count), 0), sub=share)
+            pages = data.traces.get(run.name) if count else None
+            link = f"{pages}#{label}" if pages else ""
+            yield TableEntry(number(round(count), 0), sub=share, link=link)
         start = f"{LEFT_OUT}_"
         reasons = {name.removeprefix(start): n for name, n in run.counts.items() if start in name}
         reasons["no_answer_known"] = run.counts.get("without_accepted_answer", 0)

@@ -192,7 +192,7 @@ class Contrast:
 
 def contrasts(data: ReportData) -> list[Contrast]:
     """The differences from the baselines; else those of one factor in a full factorial design, else
-    all."""
+    all. Those of bounds (`comparison.bound_of`) are left out."""
     planned: list[Contrast] = []
     for group in by_benchmark(data.runs):
         styles = {run.name: data.style(run.name) for run in group}
@@ -201,11 +201,11 @@ def contrasts(data: ReportData) -> list[Contrast]:
                 planned += [
                     Contrast(style, styles[baseline], style.change, "", style.change)
                     for name, style in styles.items()
-                    if name != baseline
+                    if name != baseline and name not in data.bounds
                 ]
         elif data.too_many_colours or not (pairs := one_factor_contrasts(group)):
             for row in data.comparisons_on(data.main):
-                if row.a in styles:
+                if row.a in styles and data.bounds.isdisjoint((row.a, row.b)):
                     a, b = styles[row.a], styles[row.b]
                     gap = " " if len(a.within) + len(b.within) < 42 else "\n"
                     label = f"{a.within}{gap}− {b.within}"
@@ -280,7 +280,9 @@ def _family(data: ReportData, measure: str) -> str:
     groups = [{run.name for run in group} for group in by_benchmark(data.runs)]
     counts = [
         sum(
-            row.a in names and (data.family == "all" or row.measure == measure)
+            row.a in names
+            and data.bounds.isdisjoint((row.a, row.b))
+            and (data.family == "all" or row.measure == measure)
             for row in data.comparisons
         )
         for names in groups
@@ -520,15 +522,20 @@ def differences_section(
         figures=_forests(data, planned),
         note=note,
         tables=[
-            _differences(
-                data,
-                data.comparisons_on(measure),
-                folded=f"{every} on {measure}"
-                + (" (exploratory)" if data.primary not in ("", measure) else ""),
-            )
+            _differences(data, rows, folded=f"{what} on {measure}{exploratory}")
             for measure in (first, *(name for name in tested if name != first))
+            for exploratory in (" (exploratory)" if data.primary not in ("", measure) else "",)
+            for what, rows in _by_kind(data, measure, every).items()
         ],
     )
+
+
+def _by_kind(data: ReportData, measure: str, every: str) -> dict[str, list[PairedComparison]]:
+    """The comparisons of systems, as `every`, and those with bounds, without empty kinds."""
+    kinds: dict[str, list[PairedComparison]] = {every: [], "Bounds: paired differences": []}
+    for row in data.comparisons_on(measure):
+        kinds[every if data.bounds.isdisjoint((row.a, row.b)) else [*kinds][1]].append(row)
+    return {what: rows for what, rows in kinds.items() if rows}
 
 
 def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str) -> Table:

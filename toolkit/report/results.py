@@ -15,6 +15,8 @@ from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
     Systems,
     baselines_of,
+    bound_of,
+    bounds_among,
     by_benchmark,
     factor_labels,
     shown_factors,
@@ -51,7 +53,7 @@ from soundingline.toolkit.report.page import (
     texts,
 )
 from soundingline.toolkit.runs.run_folder import question_of
-from soundingline.toolkit.trajectory import STATUSES
+from soundingline.toolkit.trajectory import STATUSES, mapping
 
 T = TypeVar("T")
 _BY_STEP = ("step_", "label_")  # measures that `agents.steps_section` shows
@@ -86,6 +88,12 @@ class ReportData:
     @property
     def runs(self) -> list[EvaluatedRun]:
         return [style.run for style in self.styles]
+
+    @property
+    def bounds(self) -> set[str]:
+        """The names of the runs that measure a bound (`comparison.bound_of`)."""
+        baseline = self.baseline if self.against_baseline else None
+        return bounds_among(self.runs, baseline)
 
     @property
     def too_many_colours(self) -> bool:
@@ -277,6 +285,9 @@ def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     names = dict.fromkeys([*run.factors, *baseline.factors])
     values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
     changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
+    bound, other_bound = (bound_of(mapping(one.manifest.get("config"))) for one in (run, baseline))
+    if bound != other_bound and len(changes) > 1:
+        return bound
     # A setting of a stage that the run lacks says no more than the stage.
     stages = [change for change in changes if not change.endswith("=—")]
     return ", ".join(stages or changes)

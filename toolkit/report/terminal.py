@@ -13,8 +13,15 @@ from rich.text import Text
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.evaluation.funnel import (
+    STEP_MEASURES,
+    STEPS,
+    UNSUPPORTED,
+    decomposed_difference,
+)
 from soundingline.toolkit.report.agents import GPU, cell_costs_table
 from soundingline.toolkit.report.comparison import averaged, benchmarks_table
+from soundingline.toolkit.report.measures import percent, value_text
 from soundingline.toolkit.report.page import Table, TableEntry
 from soundingline.toolkit.report.results import (
     count_names,
@@ -125,6 +132,77 @@ def benchmark_tables(
             continue
         tables += _parts(benchmarks_table(data, data.systems, measure), measure)
     return tables
+
+
+def evidence_lines(
+    runs: Sequence[EvaluatedRun],
+    comparisons: Sequence[PairedComparison] = (),
+    *,
+    baseline: str | None = None,
+) -> list[str]:
+    """Up to four lines: the accuracy of the bounds; the share of questions that passed each step
+    from the evidence to a right answer; the largest difference in accuracy, by steps; and what the
+    queries are like. The second and the last are of the baseline, or of the run with the highest
+    accuracy. None for runs of which these are not known.
+
+    Args: see `comparison_table`.
+    """
+    data = report_data(runs, comparisons, baseline=baseline)
+    systems = [style for style in data.styles if style.run.name not in data.bounds]
+    known = [style for style in systems if STEP_MEASURES[0] in style.run.metrics]
+    if not known:
+        return []
+    best = max(known, key=lambda style: style.run.metrics["accuracy"])
+    shown = data.style(baseline) if baseline in {s.run.name for s in known} else best
+    metrics, label, lines = shown.run.metrics, shown.label, []
+    if data.bounds:
+        accuracies = [
+            f"{style.change} {value_text(style.run.metrics.get('accuracy'), 'accuracy')}"
+            for style in data.styles
+            if style.run.name in data.bounds
+        ]
+        accuracies.append(f"{label} {value_text(metrics['accuracy'], 'accuracy')}")
+        lines.append(f"Accuracy of the bounds: {', '.join(accuracies)}.")
+    names = [step.replace("_", " ") for step in STEPS]
+    shares = [
+        f"{name} {percent(metrics[measure])}"
+        for name, measure in zip(names, STEP_MEASURES, strict=True)
+    ]
+    count = len(shown.run.per_question[STEP_MEASURES[0]])
+    lines.append(
+        f"Evidence in {label}, {count:,} questions: {', '.join(shares)}; right without a shown "
+        f"answer {percent(metrics[UNSUPPORTED])}."
+    )
+    of_systems = {style.run.name for style in known}
+    rows = [row for row in data.comparisons_on("accuracy") if of_systems >= {row.a, row.b}]
+    if rows:
+        row = max(rows, key=lambda row: abs(row.difference))
+        a, b = (data.style(name) for name in (row.a, row.b))
+        terms = decomposed_difference(a.run.per_question, b.run.per_question, samples=0)
+        total = value_text(terms.pop("difference").value, "accuracy", sign=True)
+        parts = [
+            f"{name.replace('_', ' ')} {text}"
+            for name, term in terms.items()
+            if (text := value_text(term.value, "accuracy", sign=True)).strip("+−-0.")
+        ]
+        lines.append(
+            f"Largest difference in accuracy, {a.change} − {b.label}: {total}"
+            f"{' = ' if parts else ''}{', '.join(parts)}."
+        )
+    if "query_words" in metrics:
+        sources = [
+            f"{percent(metrics[f'query_from_{source}'])} from {where}"
+            for source, where in _SOURCES.items()
+            if f"query_from_{source}" in metrics
+        ]
+        lines.append(
+            f"Queries of {label}: {metrics['query_words']:.1f} words; of the terms "
+            f"{', '.join(sources)}; {percent(metrics.get('query_repeated'))} repeated."
+        )
+    return lines
+
+
+_SOURCES = {"question": "the question", "shown": "what was shown", "neither": "neither"}
 
 
 def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:

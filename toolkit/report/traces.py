@@ -24,6 +24,7 @@ from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic,
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
+from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.files import (
     dump_json,
@@ -141,7 +142,13 @@ def write_traces(
                             "topic": topic,
                             "repeat": repeat.number,
                             "verdict": shown["verdict"],
-                            "recalls": [_recall(run, tier, topic.qid, place) for tier in TIERS],
+                            "recalls": [
+                                _value(run, f"recall_{tier}", topic.qid, place) for tier in TIERS
+                            ],
+                            "label": next(
+                                (n for n in LABELS if _value(run, f"label_{n}", topic.qid, place)),
+                                "",
+                            ),
                             **write_page(page.parent / f"{name}.html", repeat, topic, shown),
                         }
                     )
@@ -156,6 +163,7 @@ def write_traces(
                 repeats=len({row["repeat"] for row in rows}),
                 statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
                 verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
+                labels=[label for label in LABELS if any(row["label"] == label for row in rows)],
                 tiers=TIERS,
                 script=_FILTER,
                 script_hash=base64.b64encode(digest).decode("ascii"),
@@ -187,18 +195,25 @@ def _write(path: Path, text: str) -> None:
         write_text(path, text, clear=True)
 
 
-# The script of the table: it hides the rows that do not match the fields above it.
+# The script of the table: it hides the rows that do not match the fields above it. The address
+# `index.html#not_opened` chooses the questions with that label of `LABELS`.
 _FILTER = """
-const fields = ["text", "status", "verdict"].map((id) => document.getElementById(id));
+const names = ["text", "status", "verdict", "label"];
+const fields = names.map((id) => document.getElementById(id));
 const refresh = () => {
-  const [text, status, verdict] = fields.map((field) => field.value.toLowerCase());
+  const [text, ...chosen] = fields.map((field) => field.value.toLowerCase());
   for (const row of document.querySelectorAll("tbody tr")) {
     row.hidden = !row.cells[0].textContent.toLowerCase().includes(text)
-      || (status && row.dataset.status !== status)
-      || (verdict && row.dataset.verdict !== verdict);
+      || chosen.some((value, place) => value && row.dataset[names[place + 1]] !== value);
   }
 };
+const choose = () => {
+  fields[3].value = location.hash.slice(1);
+  refresh();
+};
 fields.forEach((field) => field.addEventListener("input", refresh));
+addEventListener("hashchange", choose);
+if (location.hash) choose();
 """
 
 
@@ -211,9 +226,8 @@ def _verdict(verdict: Mapping[str, Any] | None) -> str:
     return "correct" if verdict.get("correct") else "wrong"
 
 
-def _recall(run: EvaluatedRun, tier: str, qid: str, place: int) -> float | None:
-    """The recall of evidence in a tier, in the repeat at a place."""
-    measure = f"recall_{tier}"
+def _value(run: EvaluatedRun, measure: str, qid: str, place: int) -> float | None:
+    """The value of a measure in the repeat at a place; None where it is not known."""
     if not run.repeats:
         return run.per_question.get(measure, {}).get(qid)
     values = run.repeats.get(measure, {}).get(qid, ())

@@ -19,6 +19,7 @@ from soundingline.toolkit.redaction import redact
 
 FORMAT = 1
 SEALED = "sealed"
+EVIDENCE = "evidence"  # among fingerprints: whether it was removed from the rankings
 # The parts of a manifest, besides `created`, that may differ between the starts of one run.
 PROVENANCE = ("versions", "git", "machine")
 PACKAGES = (

@@ -79,7 +79,8 @@ class FictionalWorld(Benchmark):
         name: of the benchmark.
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
-        qids, corpus_share: see `Benchmark`. A share has the pages of the questions of both splits.
+        qids, corpus_share, remove_evidence: see `Benchmark`. A share has the pages of the questions
+            of both splits.
 
     `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
     one that states the answer; each has grade 1.
@@ -105,6 +106,7 @@ class FictionalWorld(Benchmark):
         split: str | None = None,
         qids: str | None = None,
         corpus_share: float = 1.0,
+        remove_evidence: bool = False,
     ) -> None:
         check_int("documents", documents, ge=FEWEST, le=MOST)
         self.asks_sets, count = _asked(questions)
@@ -121,7 +123,7 @@ class FictionalWorld(Benchmark):
         self.seed, self.median_words, self.p90_words = seed, median_words, p90_words
         self.twins, self.obfuscation = float(twins), float(obfuscation)
         self.name, self.split, self.qids = name, split, qids
-        self._choose_corpus(corpus_share, front_matter=False)
+        self._choose_corpus(corpus_share, False, remove_evidence)
         self.world = World(self.size, self.seed, self.twins)
         self.yes_no, self.repetition = yes_no, _repetition(repetition)
         self._articles = Articles(self.world, self.median_words, self.p90_words, self.repetition)
@@ -288,6 +290,7 @@ class FictionalWorld(Benchmark):
             satisfaction={each.qid: Satisfaction(self._set_maker, each.question) for each in sets},
             needed_facts={each.qid: needed_facts(self.world, each.question) for each in chained},
             corpus_share=self.corpus_share,
+            remove_evidence=self.remove_evidence,
         )
         return getattr(self, name)
 
