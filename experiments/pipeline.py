@@ -17,7 +17,7 @@ from soundingline.experiments.build import declares, make, stage_model
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.pipelines.backend import ListOrder
 from soundingline.pipelines.cache import keep_bound
-from soundingline.pipelines.compose import compose
+from soundingline.pipelines.compose import WithoutDocuments, compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankHead
 from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
@@ -79,11 +79,10 @@ def build_pipeline(
         Console(stderr=True).print(note, soft_wrap=True)
     obfuscated = writes_obfuscated(config, benchmark)
     parts: Transformers = {}
-    pipeline: pt.Transformer
     if searched:
         parts = stages.bind(prepared, segmenter, caches_folder(config, obfuscated), benchmark)
-        shaped: dict[str, Any] = {"aggregate": segmenter.aggregate, "removed": benchmark.removed}
-        pipeline = compose(**parts, **shaped)
+        removal = WithoutDocuments(benchmark.removed) if benchmark.remove_evidence else None
+        pipeline = compose(**parts, removal=removal, aggregate=segmenter.aggregate)
     else:
         models = {group: pair for group, pair in stages.models.items() if group in LIBRARIANS}
         stages, pipeline = replace(stages, transformers={}, models=models), NotSearched()

@@ -88,7 +88,8 @@ def check_removal(benchmark: Benchmark, interface: SearchTool) -> None:
         not interface.uses_pipeline or isinstance(interface, Literature)
     ):
         raise InputError(
-            f"benchmark.remove_evidence=true, and {type(interface).__name__} reads the corpus itself",
+            f"benchmark.remove_evidence=true, and {type(interface).__name__} finds documents "
+            "without the pipeline",
             valid="a tool that shows rankings alone, such as tool=ranked_browsing or tool=top_k",
             do="choose one, or set benchmark.remove_evidence=false",
         )

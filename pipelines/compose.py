@@ -29,8 +29,8 @@ def compose(
     rewriter: pt.Transformer | None = None,
     enrichment: pt.Transformer | None = None,
     reranker: pt.Transformer | None = None,
+    removal: pt.Transformer | None = None,
     aggregate: bool = False,
-    removed: Mapping[str, Collection[str]] | None = None,
 ) -> pt.Transformer:
     """One pipeline of stages. `InputError` for a rewriter of a re-ranker that is missing, and for
     an enrichment that the retriever cannot search with.
@@ -41,8 +41,8 @@ def compose(
             new query: `retriever`, `reranker` or `both`; the others see the original one.
         enrichment: Adds a weighted query for the retriever, or documents with phrases.
         reranker: Re-ranks units, before they are aggregated.
+        removal: Follows the retriever, such as `WithoutDocuments`.
         aggregate: Whether `MaxP` turns the ranking of passages into one of documents.
-        removed: Documents by qid that `WithoutDocuments` removes from what the retriever ranks.
     """
     if enrichment is not None:
         for part, can, what, valid in _ENRICHED:
@@ -54,8 +54,8 @@ def compose(
                 )
         before = getattr(enrichment, "before", enrichment.__rshift__)
         retriever = before(retriever)
-    if removed:
-        retriever = retriever >> WithoutDocuments(removed)
+    if removal is not None:
+        retriever = retriever >> removal
     if rewriter is not None:
         apply_to = getattr(rewriter, "apply_to", "both")
         if apply_to == "reranker" and reranker is None:
