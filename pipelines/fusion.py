@@ -169,7 +169,8 @@ class OracleRetriever(Stage):
     first unit; documents that the corpus lacks are left out.
 
     Args:
-        base: Ranks the rest; None ranks nothing else.
+        base: Chooses the unit of each judged document, and ranks the rest; None ranks nothing else.
+        rest: Whether the rest follows.
         tier: The tier of the judgements.
         depth: Rows of a query, at least 1.
 
@@ -187,6 +188,7 @@ class OracleRetriever(Stage):
     base: pt.Transformer | None = None
     tier: str = "evidence"
     depth: int = 1000
+    rest: bool = True
 
     matching = "unknown"  # judged documents come first, whatever the query is
 
@@ -226,7 +228,7 @@ class OracleRetriever(Stage):
             evidence += islice([best_units[docid]] if docid in best_units else first, 1)
         top = max([*base.scores, 0.0])
         scores = {unit: top + len(evidence) - place for place, unit in enumerate(evidence)}
-        for unit, score in zip(base.docnos, base.scores, strict=True):
+        for unit, score in zip(base.docnos, base.scores, strict=True) if self.rest else ():
             scores.setdefault(unit, score)
         units = list(scores)[: self.depth]
         return RankedList(units, [scores[unit] for unit in units])

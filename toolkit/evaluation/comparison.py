@@ -192,7 +192,7 @@ def compare(
 def bound_of(config: Mapping[str, Any]) -> str:
     """The bound of the accuracy of a search agent that a run with this configuration measures:
     `closed book`, `retrieve-then-read`, `oracle's ranking`, `evidence given` (the oracle's ranking
-    of evidence alone, read at once), or `evidence removed`; empty for any other run."""
+    of evidence alone), or `evidence removed`; empty for any other run."""
     agent, retriever = (mapping(config.get(group)) for group in ("agent", "retriever"))
     name = str(agent.get("_target_")).rpartition(".")[2]
     searches = agent.get("max_searches") if name == "KeywordAgent" else None
@@ -201,7 +201,8 @@ def bound_of(config: Mapping[str, Any]) -> str:
     if mapping(config.get(_BENCHMARK)).get("remove_evidence"):
         return "evidence removed"
     if str(retriever.get("_target_")).endswith(ORACLE):
-        return "oracle's ranking" if retriever.get("base") or not agent else "evidence given"
+        ranks_rest = retriever.get("base") and retriever.get("rest", True)
+        return "oracle's ranking" if ranks_rest or not agent else "evidence given"
     return "retrieve-then-read" if name == "RagAgent" or searches == 1 else ""
 
 
