@@ -31,6 +31,7 @@ from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.evaluation.funnel import NeededTexts
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.search.answers import ShownText
 
@@ -527,9 +528,10 @@ LAUNCHED = StatedFact(
 CREW_LINE = "Crew: 1,500"
 CREW = StatedFact("Brel Star", ("Brel Star had a crew of 1,500.",), (CREW_LINE,))
 OWNER = StatedFact("Ada Moor", ("Ada Moor owned Brel Star.",))
+FACTS = {"one": [LAUNCHED], "two": [LAUNCHED, CREW], "hops": [LAUNCHED, OWNER]}
 READER = SimulatedReader(
-    {"one": [LAUNCHED], "two": [LAUNCHED, CREW], "hops": [LAUNCHED, OWNER]},
-    {qid: ["1874", "in 1874"] for qid in ("one", "two", "hops")},
+    NeededTexts({"text": {"d1": ["brel star 1874"]}}, FACTS, {}),
+    {qid: ["1874", "in 1874"] for qid in (*FACTS, "text", "left_out")},
 )
 
 
@@ -548,6 +550,8 @@ def read_by(qid, *shown):
             [("d1", "Brel Star", "The ship left in 1874."), ("d1", "Brel Star", "Crew: 1,500")],
         ),
         ("hops", [("d1", "Brel Star", "Launched: 1874"), ("d2", "x", "Ada Moor owned Brel Star.")]),
+        ("text", [("d1", "Brel", "the Brel Star, 1874")]),
+        ("text#repeat2", [("d1", "Brel Star", "1874")]),
     ],
 )
 def test_it_is_right_when_all_facts_were_shown(qid, shown):
@@ -570,10 +574,14 @@ def test_it_is_right_when_all_facts_were_shown(qid, shown):
         ("one", [("d1", "Brel Star", "Brel Star left the"), ("d1", "Brel Star", "yard in 1874.")]),
         ("two", [("d1", "Brel Star", "Launched: 1874")]),
         ("hops", [("d1", "Brel Star", "Launched: 1874"), ("d2", "Ada Moor", "She owned a ship.")]),
+        ("text", [("d2", "Brel", "the Brel Star, 1874")]),
+        ("text", [("d1", "Brel", "the Brel Star, 1875")]),
+        ("left_out", [("d1", "Brel", "the Brel Star, 1874")]),
     ],
     ids=[
         "nothing", "other-text", "other-subject", "subject-not-the-title", "longer-number",
         "longer-count", "cut", "in-halves", "one-of-two", "one-of-two-hops",
+        "other-document", "other-answer", "left-out",
     ],
 )  # fmt: skip
 def test_it_says_unknown_when_a_fact_was_not_shown(qid, shown):
@@ -592,7 +600,7 @@ def world(**changed):
 def test_the_pages_of_a_question_state_exactly_the_facts_that_it_needs(hops, repetition):
     """The whole pages answer it; without any one of them, and under another title, nothing does."""
     made = world(hops=hops, repetition=repetition)
-    reader = SimulatedReader(made.needed_facts, made.answers)
+    reader = SimulatedReader(NeededTexts({}, made.needed_facts, {}), made.answers)
     pages = {page.docid: ShownText(*page[:3]) for page in made.documents()}
     for topic in made.topics:
         needed = made.qrels["evidence"][topic.qid]
@@ -618,10 +626,10 @@ def run_with(reader, made, agent="simulated", tool=None):
 
 def test_the_search_is_the_same_whatever_the_reader_knows():
     made = world()
-    true = SimulatedReader(made.needed_facts, made.answers)
+    true = SimulatedReader(NeededTexts({}, made.needed_facts, {}), made.answers)
     shuffled = [*made.needed_facts.values()][1:] + [*made.needed_facts.values()][:1]
     others = dict(zip(made.needed_facts, shuffled, strict=True))
-    false = SimulatedReader(others, {qid: ["nothing"] for qid in others})
+    false = SimulatedReader(NeededTexts({}, others, {}), {qid: ["nothing"] for qid in others})
 
     def calls(trajectories):
         return [
@@ -651,7 +659,7 @@ def test_the_search_is_the_same_whatever_the_reader_knows():
 @pytest.mark.parametrize("hops", [1, 2])
 def test_it_is_right_exactly_if_the_record_of_its_calls_shows_all_facts(tool, hops):
     made = world(hops=hops)
-    reader = SimulatedReader(made.needed_facts, made.answers)
+    reader = SimulatedReader(NeededTexts({}, made.needed_facts, {}), made.answers)
     measured = evaluate_run(run_with(reader, made, tool=tool), made).per_question
     assert len(measured["accuracy"]) == 12
     assert measured["answer_shown"] == measured["accuracy"] == measured["label_right"]
@@ -671,10 +679,10 @@ def test_the_pages_of_one_document_are_read_as_one_text():
     assert given.answer.exact == "1874"
 
 
-def test_another_reader_and_a_benchmark_without_known_facts_are_refused():
+def test_another_reader_and_a_benchmark_without_answers_in_its_evidence_are_refused():
     with pytest.raises(InputError, match=r"agent.reader='best'. valid: own, simulated"):
         KeywordAgent(reader="best")
     benchmark = world(questions="sets:2")
-    assert simulated_reader(KeywordAgent(), benchmark) is None
-    with pytest.raises(InputError, match=r"no known facts.*set agent.reader=own"):
-        simulated_reader(KeywordAgent(reader="simulated"), benchmark)
+    assert simulated_reader(KeywordAgent(), benchmark, benchmark.document_texts) is None
+    with pytest.raises(InputError, match=r"no question with an answer.*set agent.reader=own"):
+        simulated_reader(KeywordAgent(reader="simulated"), benchmark, benchmark.document_texts)

@@ -269,6 +269,15 @@ def test_with_a_baseline_a_chain_of_single_changes_is_a_threat() -> None:
     assert threat.text.startswith("c differs from the baseline in reranker and retriever")
 
 
+def test_cells_that_measure_a_bound_are_no_threats_unless_they_are_compared() -> None:
+    oracle = {"_target_": "soundingline.pipelines.fusion.OracleRetriever", "base": BM25}
+    bound = ran("oracle", of={"retriever": oracle, "tool": TOP_K}, metrics={"Judged@10": 1.0})
+    system = ran("b", of={"retriever": DENSE}, metrics={"Judged@10": 0.6})
+    assert find_threats([BASE, system, bound]) == []
+    changed = find_threats([BASE, system, bound], baseline=bound)
+    assert {threat.name for threat in changed} == {"several_changes", "unjudged"}
+
+
 def test_bounds_of_accuracy_are_those_of_unfinished_questions() -> None:
     """With 40 % right and 10 % unfinished, between 40 % and 50 % are right."""
     (threat,) = find_threats(SEEDED["unequal_completion"]["a tenth of the questions"])
