@@ -22,7 +22,7 @@ from support.needs import needs_real
 from support.served import serving
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
-from report_runs import AnyPassage, six_runs, traced, two_calls, two_rounds
+from report_runs import ASKED, AnyPassage, WithTexts, six_runs, traced, two_calls, two_rounds
 from test_report_page import FAILED, HOSTILE, hostile_run
 
 from soundingline.toolkit.evaluation import compare
@@ -112,9 +112,9 @@ class Tab:
                 self._send, json.dumps({**accept, "sessionId": self._session}).encode() + b"\0"
             )
 
-    def open(self, path):
+    def open(self, path, fragment=""):
         """A file of this machine, from its disk, loaded anew."""
-        for url in ("about:blank", path.resolve().as_uri()):
+        for url in ("about:blank", path.resolve().as_uri() + fragment):
             self.ask("Page.navigate", url=url)
             self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
@@ -213,6 +213,23 @@ def test_the_fields_of_the_index_filter_its_rows(tab, tmp_path):
         assert tab.value(shown) == expected
         tab.value(change.format("''") + event)
         assert tab.value(shown) == everything
+
+
+def test_the_address_of_a_label_shows_its_questions_alone(tab, tmp_path):
+    wrong = two_calls(answer=Answer(exact="Eve"))
+    folder = traced(
+        tmp_path / "run", two_calls(), FAILED, repeats=[[wrong]], benchmark=WithTexts(*ASKED)
+    )
+    shown = (
+        "[...document.querySelectorAll('tbody tr:not([hidden]) bdi')].map((cell) => cell.innerText)"
+    )
+    for label, expected in (
+        ("wrong", ["7, repeat 2"]),
+        ("failed", ["8, repeat 1", "8, repeat 2"]),
+    ):
+        tab.open(folder / "index.html", f"#{label}")
+        tab.wait(f"{shown}.length === {len(expected)}")
+        assert tab.value(shown) == expected
 
 
 def test_foreign_texts_run_nothing_and_load_nothing(tab, tmp_path):

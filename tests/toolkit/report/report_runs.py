@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from support.benchmarks import SmallBenchmark
 
-from soundingline.toolkit.data import Topic, Unit, parent
+from soundingline.toolkit.data import Document, Topic, Unit, parent
 from soundingline.toolkit.evaluation import ExactAnswerJudge, compare
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
@@ -192,11 +192,20 @@ JUDGEMENTS = {
     "evidence": {"7": {"d1": 1, "d2": 2, "d3": 1, "x9": 0}, "8": {"d1": 1}},
     "gold": {"7": {"d2": 1}},
 }
-BENCHMARK = SmallBenchmark(
+ASKED = (
     [Topic("7", "Who built the mill?"), Topic("8", "Who burned it?"), Topic("9", "Never asked?")],
     JUDGEMENTS,
     {"7": ["Ada"], "8": ["Bob", "Robert"]},
 )
+BENCHMARK = SmallBenchmark(*ASKED)
+
+
+class WithTexts(SmallBenchmark):
+    """The same, with texts in which the answers to 7 and 8 stand, so that questions have labels."""
+
+    def read_documents(self):
+        yield Document("d1", "The mill", "Bob burned it down.")
+        yield Document("d2", "Ada", "Ada built the mill.")
 
 
 def write_run(path, *trajectories, repeats=()):

@@ -18,9 +18,11 @@ from pathlib import Path
 
 import pytest
 from report_runs import (
+    ASKED,
     BENCHMARK,
     CHECKLIST,
     AnyPassage,
+    WithTexts,
     evaluated,
     fake_run,
     paired,
@@ -44,7 +46,7 @@ from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.report import comparison_table, render, write_report
-from soundingline.toolkit.report.agents import curves_section
+from soundingline.toolkit.report.agents import curves_section, steps_section
 from soundingline.toolkit.report.measures import (
     HIGHER,
     LOWER,
@@ -612,6 +614,23 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
     failed = Page(folder / "1-8.html")
     assert failed.raw("pre") == [FAILED.traceback]
     assert not {"Rounds", "Documents and requirements"} & set(failed.texts("h2"))
+
+
+def test_the_index_has_the_label_of_each_repeat_and_the_report_leads_to_the_pages_of_a_label(
+    tmp_path,
+):
+    wrong = two_calls(answer=Answer(exact="Eve"))
+    benchmark = WithTexts(*ASKED)
+    folder = write_run(tmp_path / "run", two_calls(), FAILED, repeats=[[wrong]])
+    run = evaluated(folder, benchmark)
+    index = Page(write_traces(folder, benchmark, run))
+    labels = ["right", "wrong", "failed", "failed", "—", "—"]
+    assert index.rows()[0][3] == "Label" and [row[3] for row in index.rows()[1:]] == labels
+    data = report_data([run], traces={run.name: "run/traces/index.html"})
+    *_, table = steps_section(data).tables
+    counts = {c.title: e for c, e in zip(table.columns, table.rows[0], strict=True)}
+    assert (counts["wrong"].text, counts["wrong"].link) == ("1", "run/traces/index.html#wrong")
+    assert (counts["not shown"].text, counts["not shown"].link) == ("0", "")
 
 
 def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
