@@ -190,8 +190,7 @@ class OptionFiles:
                 config[group] = self._merged(chosen[group] or "", group, parts).values
             elif not inner:
                 config[group] = self.option(path).values if path else None
-        # As `Settings` does: settings of a model that is not chosen have no effect.
-        return merged(config, values) if chosen["llm"] else {**merged(config, values), "llm": None}
+        return merged(config, values)
 
     def chosen(self, choices: Mapping[str, str | None]) -> dict[str, str | None]:
         """The option of every group, as `group/name` by key, where these are chosen."""

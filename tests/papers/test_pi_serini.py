@@ -126,7 +126,7 @@ def test_the_referee_s_ablation_changes_the_retriever_alone():
     ]
 
 
-@pytest.mark.parametrize("experiment", [name for name in experiments("pi_serini")])
+@pytest.mark.parametrize("experiment", experiments("pi_serini"))
 def test_without_a_model_there_is_no_effort(experiment):
     for settings in cells(experiment, "scale=laptop"):
         assert settings.config.llm is None
@@ -136,8 +136,8 @@ def test_without_a_model_there_is_no_effort(experiment):
     assert chosen.config.llm.settings.reasoning_effort == "max"
 
 
-# The rules of the paper's prompt (PI_SEARCH_QUERY_TEMPLATE_PLAIN_MINIMAL of agent_prompt.ts) in their
-# order, each with words of our prompt that state it.
+# The rules of the paper's prompt in their order (PI_SEARCH_QUERY_TEMPLATE_PLAIN_MINIMAL of
+# agent_prompt.ts), each with words of our prompt that state it.
 RULES = {
     "the tools alone": "from what your tools show, and from nothing else",
     "search first": "Begin with a search",

@@ -32,9 +32,7 @@ _WEIGHTS = np.array([max(1, count) ** -0.5 for count in range(_FREQUENT + 2)])  
 # justram/pi-serini at bbab25d): the tokens of a query, without some words; the fewest characters in
 # front of a match; and what Java's `trim` removes.
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
-_STOPWORDS = frozenset(
-    "a an and are as at be by for from in into is it of on or that the their this to with".split()
-)
+_STOPWORDS = "a an and are as at be by for from in into is it of on or that the their this to with"
 _LEAST_LEAD = 20
 _BLANK = "".join(map(chr, range(33)))
 # A longer run of word characters is a URL or a script without spaces: it may be cut anywhere.
@@ -57,8 +55,9 @@ class QueryTerms:
     ones of at most 200 letters, for `best_window`, and Pi-Serini's `tokens` for `first_match`."""
 
     def __init__(self, query: str) -> None:
+        stopwords = _STOPWORDS.split()
         tokens = dict.fromkeys(token.lower() for token in _TOKEN.findall(query))
-        self.tokens = [each for each in tokens if len(each) > 1 and each not in _STOPWORDS]
+        self.tokens = [each for each in tokens if len(each) > 1 and each not in stopwords]
         distinct = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(query)))
         short = [stem for stem in distinct if len(stem) <= _LONGEST_STEM]
         stems = sorted(short, key=len, reverse=True)[:_MOST_STEMS]
