@@ -92,8 +92,8 @@ def best_window(terms: QueryTerms, text: str, characters: int) -> str:
 
 
 def first_match(terms: QueryTerms, text: str, characters: int) -> str:
-    """Pi-Serini's excerpt: `characters` of the text, from a quarter of them, and at least 20, before
-    the earliest place of any token of the query, inside a word or not; without one, from the
+    """Pi-Serini's excerpt: `characters` of the text. It begins a quarter of them, and at least 20,
+    before the earliest place of any token of the query, inside a word or not; without one, at the
     beginning. Words are cut, line breaks stay, and `...` marks text that was left out."""
     text = text.strip(_BLANK)
     lowered = _lower(text)
