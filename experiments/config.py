@@ -312,6 +312,8 @@ class Settings:
     def __post_init__(self) -> None:
         _check_options(self.config)
         with flag_override(self.config, ["readonly", "struct"], [False, False]):
+            if self.choices.get("llm") in NO_OPTION:
+                self.config.llm = None  # settings that an experiment has for its models
             _expand_values(self.config, OmegaConf.to_container(self.config, resolve=False))
             _expand_values(self.config.paths, plain_values(self.config.paths))
         place(self.config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
@@ -20,10 +20,11 @@ from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings
 from soundingline.experiments.published_figures import compare_with_published
-from soundingline.experiments.recorded import recorded_benchmark
+from soundingline.experiments.recorded import names_benchmark, recorded_benchmark
 from soundingline.experiments.run_context import running
 from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
 from soundingline.toolkit.console import Console, notify, print_next, progress_bar
 from soundingline.toolkit.data import DocumentStore
@@ -330,16 +331,31 @@ def slices(settings: Settings, run: Path) -> None:
     """Draw Pi-Serini's slices of BrowseComp-Plus, and write their ids to pi_serini_q100.txt and
     pi_serini_q300.txt in the working directory.
 
-    RUN is `soundingline rank benchmark=browsecomp_plus retriever=bm25_default`. The slices are
+    RUN is `soundingline rank benchmark=browsecomp_plus retriever=bm25_default`, or with
+    benchmark=browsecomp_plus a TREC run file, such as the authors' bm25_pure.trec. The slices are
     strata by its recall of the first 1,000 documents and by the number of evidence documents.
     """
-    folder = RunFolder(run)
-    relevant = relevant_documents(recorded_benchmark(folder, settings).qrels["evidence"])
+    located: Iterable[tuple[object, str]]
+    if run.is_file():
+        if not names_benchmark(settings):
+            raise InputError(
+                f"the run file {run} does not tell its benchmark", do="add benchmark=browsecomp_plus"
+            )
+        benchmark, located = make(settings.config.benchmark), lines(run)
+    else:
+        folder = RunFolder(run)
+        benchmark = recorded_benchmark(folder, settings)
+        located = enumerate(read_rankings(folder).splitlines())
+    relevant = relevant_documents(benchmark.qrels["evidence"])
     ranked: dict[str, set[str]] = {}
-    for line in read_rankings(folder).splitlines():
-        qid, _, docid, rank, *_ = line.split()
-        if int(rank) <= 1000:
-            ranked.setdefault(qid, set()).add(docid)
+    for location, line in located:
+        fields = line.split()
+        if len(fields) != 6 or not fields[3].isdecimal():
+            raise InputError(
+                f"{location} is {line[:80]!r}", valid="a TREC run's qid, Q0, docid, rank, score, tag"
+            )
+        if int(fields[3]) <= 1000:
+            ranked.setdefault(fields[0], set()).add(fields[2])
     strata = {
         qid: stratum(len(documents & ranked.get(qid, set())) / len(documents), len(documents))
         for qid, documents in relevant.items()

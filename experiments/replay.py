@@ -58,7 +58,7 @@ from soundingline.toolkit.trajectory import Trajectory
 # Groups whose settings decide what the pages of a replay show.
 REPLAYED = (*RANKING, "tool", "scorer", "list_reranker")
 TESTED = ("recall_surfaced", "recall_previewed", "recall_opened", *EFFORT, "first_evidence_call")
-_TOOLS = {"browsecomp_plus": "top_k", "pi_serini": "ranked_browsing"}
+_TOOLS = {"browsecomp_plus": "top_k", "pi_serini": "pi_serini"}
 _BEFORE_CHANGE = (*(f"recall_{tier}" for tier in TIERS), *EFFORT)
 _KEPT = (*_BEFORE_CHANGE, "search_calls", "tool_errors")
 

@@ -6,11 +6,16 @@ from 1 in a corpus that was released in passages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 PASSAGE_MARK = "%p"
 PASSAGE_BREAK = "\f"  # in the text of a document, between the passages of a released corpus
+_FRONT_MATTER = re.compile(
+    r"\ufeff?---[^\S\n]*\n(.*?)^---[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_TITLE_LINE = re.compile(r"^title:[^\S\n]*(.*)$", re.MULTILINE)
 
 Qrels = Mapping[str, Mapping[str, int]]
 """Relevance judgements of one tier: question -> docid -> grade. A document is relevant if its grade
@@ -40,6 +45,26 @@ def parents(unit_ids: Sequence[str]) -> Sequence[str]:
     if PASSAGE_MARK not in "\n".join(unit_ids):
         return unit_ids
     return list(map(parent, unit_ids))
+
+
+def front_matter_title(text: str) -> str:
+    """The title, without quotation marks around it, that the front matter of a text states: a block
+    between two lines `---` at its head, as in BrowseComp-Plus. Empty if there is none.
+
+    Example:
+        >>> front_matter_title('---\\ntitle: "Brel: a town"\\nauthor: A\\n---\\nBrel is a town.')
+        'Brel: a town'
+    """
+    block = _FRONT_MATTER.match(text)
+    line = _TITLE_LINE.search(block.group(1)) if block else None
+    title = line.group(1).strip() if line else ""
+    quoted = len(title) > 1 and title[0] == title[-1] and title[0] in "\"'"
+    return title[1:-1].strip() if quoted else title
+
+
+def heading(title: str, text: str) -> str:
+    """The title that stands in front of a text: none where its front matter states the same."""
+    return "" if title and front_matter_title(text) == title else title
 
 
 class Document(NamedTuple):
@@ -80,8 +105,9 @@ class StatedFact(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is indexed and retrieved: a whole document, its head, or one passage. `text` excludes
-    the title; `contents` is what an engine indexes (title in front)."""
+    """What is indexed and retrieved: a whole document, its head, or one passage. `text` is without
+    the title; `contents` is what an engine indexes: the text after its `heading`, so that the words
+    of a title count once."""
 
     unit_id: str
     title: str
@@ -89,7 +115,8 @@ class Unit(NamedTuple):
 
     @property
     def contents(self) -> str:
-        return f"{self.title}\n{self.text}" if self.title else self.text
+        title = heading(self.title, self.text)
+        return f"{title}\n{self.text}" if title else self.text
 
 
 class Lines(NamedTuple):

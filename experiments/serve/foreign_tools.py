@@ -127,7 +127,8 @@ def _pi_serini_row(hit: Hit) -> dict[str, Any]:
         row["title"] = hit.title
     if hit.snippet:
         row["snippet"] = hit.snippet
-        row["snippetTruncated"] = "…" in (hit.snippet[0], hit.snippet[-1])
+        marks = ("…", "...")
+        row["snippetTruncated"] = hit.snippet.startswith(marks) or hit.snippet.endswith(marks)
     return row
 
 

@@ -56,7 +56,7 @@ def ranked_session(interface=RankedBrowsing, **settings):
 
 def own_question(messages, settings):
     """Three turns of searching for the words of the question, then an answer that repeats it."""
-    asked = messages[1]["content"]
+    asked = messages[1]["content"].rpartition("Question: ")[2]
     turn = sum(message["role"] == "assistant" for message in messages)
     if turn < 3 and settings.tool_choice != "none":
         calls = [search(f"{asked} {turn} {n}", f"c{turn}{n}") for n in range(turn + 1)]

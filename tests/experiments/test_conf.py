@@ -231,6 +231,7 @@ def test_experiments_are_listed_with_cells_needs_and_published_figures(capsys, m
 # Each search tool that `conf/tool` offers, in its forms.
 TOOL_FORMS = [
     "ranked_browsing",
+    "pi_serini",
     "top_k",
     "top_k tool.get_document=true",
     "search_r1",
@@ -243,8 +244,8 @@ TERMS = ("read_search_results", "read_document", "get_document", "grep", "expand
 TERMS += ("reason", "offset", "limit")
 WITH_QUERIES = set(TOOL_FORMS) - {"grep"}  # which takes patterns
 NEEDED_TOOLS = {  # of agents that do not fit all
-    "pi_serini": {"ranked_browsing"},
-    "chat": {"ranked_browsing"},
+    "pi_serini": {"ranked_browsing", "pi_serini"},
+    "chat": {"ranked_browsing", "pi_serini"},
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
     "navigator": set(),  # these need a scorer
     "pasamaster": set(),

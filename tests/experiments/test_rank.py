@@ -287,10 +287,11 @@ STRATA = {
 }
 
 
-def test_the_slices_of_pi_serini_come_from_a_ranking(entry, tmp_path):
+def test_the_slices_of_pi_serini_come_from_a_ranking(entry, tmp_path, capsys):
     folder = tmp_path / "numbered"
     (folder / "qrels").mkdir(parents=True)
     corpus, queries, qrels, stratum_of = [], [], ["query-id\tcorpus-id\tscore"], {}
+    trec = []
     for number in range(1, 541):
         name = list(STRATA)[number % len(STRATA)]
         relevant, matching = STRATA[name]
@@ -300,6 +301,8 @@ def test_the_slices_of_pi_serini_come_from_a_ranking(entry, tmp_path):
             text = f"zebra{number} runs" if place < matching else "nothing of the kind"
             corpus.append({"_id": f"d{number}x{place}", "text": text})
             qrels.append(f"{number}\td{number}x{place}\t1")
+            rank = 1 + place if place < matching else 1001 + place  # the latter is not counted
+            trec.append(f"{number} Q0 d{number}x{place} {rank} {9000 - rank}.5 Anserini")
     for name, rows in (("corpus", corpus), ("queries", queries)):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text(lines)
@@ -311,6 +314,20 @@ def test_the_slices_of_pi_serini_come_from_a_ranking(entry, tmp_path):
     assert set(small) < set(large) and (len(small), len(large)) == (100, 300)
     drawn = Counter(stratum_of[qid] for qid in small)
     assert drawn == {name: 20 if name == "zero_large" else 10 for name in STRATA}
+    # A run file of another program, such as the authors' bm25_pure.trec, which is from Anserini.
+    Path("bm25.trec").write_text("\n".join(trec) + "\n")
+    files = [Path(f"pi_serini_{name}.txt") for name in ("q100", "q300")]
+    before = [file.read_text() for file in files]
+    for file in files:
+        file.unlink()
+    assert entry("slices", *benchmark, "bm25.trec") == 0
+    assert [file.read_text() for file in files] == before
+    capsys.readouterr()
+    assert entry("slices", "bm25.trec") == 2
+    assert "add benchmark=browsecomp_plus" in " ".join(capsys.readouterr().err.split())
+    Path("short.trec").write_text("1 d1x0 3\n")
+    assert entry("slices", *benchmark, "short.trec") == 2
+    assert "short.trec:1 is '1 d1x0 3'" in " ".join(capsys.readouterr().err.split())
     asked = ["rank", *benchmark, "benchmark.qids=pi_serini_q100.txt", "name=slice"]
     assert entry(*asked) == 0
     summary = json.loads(Path("runs/slice/evaluation/summary.json").read_text())

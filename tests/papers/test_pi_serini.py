@@ -6,35 +6,45 @@ import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, overrides_of_cells
 
 from soundingline.agents.prompt import load_prompt
+from soundingline.experiments.config import Settings
 from soundingline.experiments.planning import Measured, OptionFiles, Plan, block
 
-# The paper's constants.
+# The paper's constants. Those of the code are of justram/pi-serini at commit bbab25d.
 AGENT = {
     "benchmark": "browsecomp_plus",
     "unit": "document",
-    "tool": "ranked_browsing",
+    "tool": "pi_serini",
     "agent": "pi_serini",
     "agent.prompt": "pi_serini",
     "tool.page": 5,
     "tool.browse_page": 10,
-    "tool.excerpt_characters": 220,
-    "tool.excerpt_depth": 50,
+    # buildExcerpt of Bm25Server.java: around the earliest match of any query token.
+    "tool.excerpt": "first_match",
+    "tool.excerpt_characters": 220,  # SEARCH_PREVIEW_MAX_CHARS of anserini_bm25/adapter.ts
+    "tool.excerpt_depth": 50,  # SEARCH_PREVIEW_WINDOW
+    # readDocumentData of Bm25Server.java: a title is a field of the raw JSON, which has the text
+    # alone (`text` of BrowseComp-Plus's corpus in the index `bm25` of Tevatron's).
+    "tool.titles": False,
     "tool.read_limit": 200,
     "tool.max_rankings": 32,
+    # DEFAULT_MAX_LINES and DEFAULT_MAX_BYTES of truncate.ts in badlogic/pi-mono at 83378aa.
     "tool.max_lines": 2000,
-    "tool.reason_words": 100,
+    "tool.max_bytes": 50 * 1024,
+    "tool.max_page": 1000,  # buildSearchPage of search_cache.ts: no limit but the ranking's end
+    "tool.reason_words": None,  # executeSearchTool of tool_handlers.ts does not count them
     "budget.seconds": 300,
     "budget.steer_at": 0.7,
     "reranker": "none",
     "rewriter": "none",
     "enrichment": "none",
-    "judge": "llm",
+    "llm.settings.reasoning_effort": "medium",  # parseArgs of run_pi_benchmark.ts: --thinking
+    "judge": "pi_serini",
     "judge.reference": True,
+    "judge.tool": False,  # judge_prompt.ts: a JSON object in the text
+    "judge.prompt": "pi_serini",
     "judge_llm.model": "gpt-5.3-codex",
     "judge_llm.settings.reasoning_effort": "low",
 }
-# The paper does not state the agents' reasoning effort. These are our choices.
-UNSTATED = {"gpt-5.5": None, "claude-opus-4-7": None, "deepseek-v4-flash": "high"}
 TUNED = {
     "retriever": "bm25_tuned",
     "retriever.k1": 25.0,
@@ -55,11 +65,10 @@ def plan_of(experiment):
 @pytest.mark.parametrize("experiment", AGENT_RUNS)
 def test_the_agent_the_tool_and_the_judge_are_the_paper_s(experiment):
     for settings in cells(experiment):
-        effort = {"llm.settings.reasoning_effort": UNSTATED[settings.config.llm.model]}
         # Our comparison of retrievers needs a prompt that favours none.
         named = ("agent", "agent.prompt") if experiment.endswith("/retrievers") else ()
         ours = dict.fromkeys(named, "neutral")
-        check_constants(settings, AGENT | effort | ours)
+        check_constants(settings, AGENT | ours)
 
 
 @pytest.mark.parametrize("experiment", ["main", "depth"])
@@ -117,8 +126,20 @@ def test_the_referee_s_ablation_changes_the_retriever_alone():
     ]
 
 
-# The rules of the paper's prompt in their order, each with words of our prompt that state it.
+@pytest.mark.parametrize("experiment", experiments("pi_serini"))
+def test_without_a_model_there_is_no_effort(experiment):
+    for settings in cells(experiment, "scale=laptop"):
+        assert settings.config.llm is None
+    chosen = Settings.compose(
+        ["experiment=pi_serini/main", "llm=deepseek-v4-flash", "llm.settings.reasoning_effort=max"]
+    )
+    assert chosen.config.llm.settings.reasoning_effort == "max"
+
+
+# The rules of the paper's prompt in their order (PI_SEARCH_QUERY_TEMPLATE_PLAIN_MINIMAL of
+# agent_prompt.ts), each with words of our prompt that state it.
 RULES = {
+    "the tools alone": "from what your tools show, and from nothing else",
     "search first": "Begin with a search",
     "a short query made of the question": "short and made of the words of the question",
     "short lexical queries instead of long rewrites": "rather than a long rewritten question",
@@ -135,11 +156,12 @@ RULES = {
     "the confidence": "Confidence:",
     "submit at once": "must submit now, stop at once",
     "a short exact answer": "Keep the exact answer as short as it can be",
+    "the question": "Question: {question}",
 }
 
 
 def test_the_prompt_has_the_paper_s_rules_in_their_order():
-    text = load_prompt("pi_serini").sections["system"]
+    text = load_prompt("pi_serini").sections["question"]
     assert [text.count(words) for words in RULES.values()] == [1] * len(RULES)
     places = [text.index(words) for words in RULES.values()]
     assert places == sorted(places)
@@ -175,7 +197,7 @@ def test_the_formula_gives_what_the_paper_paid_for_gpt_5_5():
 
 
 def test_what_a_run_on_disk_has_taken_precedes_what_the_paper_paid():
-    key = ("browsecomp_plus", "pi_serini", "ranked_browsing", "gpt-5.5")
+    key = ("browsecomp_plus", "pi_serini", "pi_serini", "gpt-5.5")
     ours = Measured(key, "pilot", 20, 3.0, 4.0, 40_000.0, 30_000.0, 2_000.0, 90.0)
     other = ours._replace(key=(*key[:3], "gpt-4"), questions=99)
     small = ours._replace(questions=2, input=1.0)

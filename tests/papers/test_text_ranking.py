@@ -26,7 +26,10 @@ COMMON = {
     "budget.answer_tokens": 0,
     "concurrency": 10,
     "forced_answers": False,
-    "judge": "llm",
+    # evaluate_run.py of texttron/BrowseComp-Plus at 97c637c, which the study's authors use.
+    "judge": "browsecomp_plus",
+    "judge.tool": False,
+    "judge.prompt": "browsecomp_plus",
     "judge_llm.model": "Qwen/Qwen3-32B",
 }
 GPT_OSS = {

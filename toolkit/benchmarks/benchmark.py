@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import zipfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from soundingline.toolkit.benchmarks.slices import listed_topics
-from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic
+from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic, front_matter_title
 from soundingline.toolkit.errors import InputError, check_int, check_number, is_number
 from soundingline.toolkit.files import dump_json, fingerprint
 
@@ -27,11 +26,7 @@ T = TypeVar("T")
 SPLITS = ("dev", "test")
 # Other collections number questions and documents alike, without any relation between the two.
 _QUESTIONS_ARE_DOCUMENTS = frozenset({"arguana", "quora"})
-_FRONT_MATTER = re.compile(
-    r"\ufeff?---[^\S\n]*\n(.*?)^---[^\S\n]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
-)
-_TITLE_LINE = re.compile(r"^title:[^\S\n]*(.*)$", re.MULTILINE)
-_FRONT_MATTER_VERSION = 1  # to be raised when the same text gives another title
+_FRONT_MATTER_VERSION = 2  # to be raised when the same text gives another title or other contents
 
 
 class Benchmark:
@@ -59,7 +54,8 @@ class Benchmark:
             1: those the hash of whose id is in the first `corpus_share` of all hashes, so that a
             smaller share is part of a larger one. All documents that the `qrels` name stay.
         front_matter: whether a document without a title has the one that the front matter at the
-            head of its text states (`front_matter_title`). The text stays as it is.
+            head of its text states (`front_matter_title`). The text stays as it is, and is indexed
+            without the title in front of it where it states the title itself.
         remove_evidence: whether the rankings for a question are without its relevant documents
             (`removed`). Indexes, judgements and fingerprints stay as they are.
 
@@ -246,21 +242,6 @@ class Benchmark:
                 yield document.docid, f"{document.title}\n{document.text}"
                 if not left:
                     return
-
-
-def front_matter_title(text: str) -> str:
-    """The title, without quotation marks around it, that the front matter of a text states: a block
-    between two lines `---` at its head, as in BrowseComp-Plus. Empty if there is none.
-
-    Example:
-        >>> front_matter_title('---\\ntitle: "Brel: a town"\\nauthor: A\\n---\\nBrel is a town.')
-        'Brel: a town'
-    """
-    block = _FRONT_MATTER.match(text)
-    line = _TITLE_LINE.search(block.group(1)) if block else None
-    title = line.group(1).strip() if line else ""
-    quoted = len(title) > 1 and title[0] == title[-1] and title[0] in "\"'"
-    return title[1:-1].strip() if quoted else title
 
 
 def select_topics(

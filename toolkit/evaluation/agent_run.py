@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -239,8 +239,9 @@ def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, 
 
 PHRASES_WITH_ANSWER = "phrases_with_answer"
 REWRITES_WITH_ANSWER = "rewrites_with_answer"
+_BROWSING = ("read_search_results",)
 _TOOLS = {
-    "browse_calls": ("read_search_results",),
+    "browse_calls": _BROWSING,
     "read_calls": ("read_document", "get_document", "read"),
 }
 
@@ -299,6 +300,7 @@ def evaluate_run(
     recorded: list[Trajectory] = []
     shown: dict[str, bool] = {}
     searching: PerQuestion = {}
+    listed: dict[str, set[str]] = {}
     for trajectory in trajectories:
         searches = searches_of(trajectory)
         measured = branch_measures(trajectory, searches)
@@ -306,6 +308,7 @@ def evaluate_run(
         for name, value in measured.items():
             searching.setdefault(name, {})[trajectory.qid] = value
         shown[trajectory.qid] = needed.are_shown(trajectory)
+        listed[trajectory.qid] = _listed(trajectory)
         usage = reprice(trajectory.usage, prices or {})
         recorded.append(replace(without_texts(trajectory), usage=usage))
     _check_questions(recorded, qids)
@@ -347,7 +350,7 @@ def evaluate_run(
         "answer_f1": _or_zero(accepted, f1),
         **step_measures(records, needed.qids),
         "completion": _or_zero(qids, {row.qid: row.status == "completed" for row in ended}),
-        **_evidence_measures(ended, evidence),
+        **_evidence_measures(ended, evidence, {row.qid: listed[row.qid] for row in ended}),
         "citations_invented": {row.qid: _invented_citations(row) for row in ended},
         **_guesses([row for row in recorded if row.qid in accepted], accepted),
         **_effort(recorded),
@@ -474,8 +477,17 @@ def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float
     return {qid: float(known.get(qid, 0)) for qid in qids}
 
 
-def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuestion:
-    """Recall by exposure tier, and precision and recall of citations."""
+def _listed(trajectory: Trajectory) -> set[str]:
+    """The documents on result pages, with an excerpt or without."""
+    pages = [call for call in trajectory.calls if call.searched or call.name in _BROWSING]
+    return {parent(unit) for call in pages for unit in call.shown}
+
+
+def _evidence_measures(
+    ended: Sequence[Trajectory], evidence: Qrels, listed: Mapping[str, Collection[str]]
+) -> PerQuestion:
+    """Recall by exposure tier, precision and recall of citations, and of runs with calls for
+    further pages the recall of what pages `listed`."""
     relevant = relevant_documents(evidence)
     precision, recall = {}, {}
     for trajectory in ended:
@@ -485,11 +497,17 @@ def _evidence_measures(ended: Sequence[Trajectory], evidence: Qrels) -> PerQuest
         if cited and wanted:
             precision[trajectory.qid] = len(cited & wanted) / len(cited)
             recall[trajectory.qid] = len(cited & wanted) / len(wanted)
+    browsed = any(call.name in _BROWSING for row in ended for call in row.calls)
+    on_pages = {
+        qid: len(documents.intersection(listed.get(qid, ()))) / len(documents)
+        for qid, documents in relevant.items()
+    }
     return {
         **{
             f"recall_{tier}": {qid: reached / of for qid, (reached, of, _) in reach.items()}
             for tier, reach in reach_by_tier(ended, evidence).items()
         },
+        **({"recall_listed": on_pages} if browsed else {}),
         "citation_precision": _or_zero(relevant, precision),
         "citation_recall": _or_zero(relevant, recall),
     }

@@ -62,11 +62,15 @@ _SCHEMA: Mapping[str, Any] = {
 }
 
 
-# The lines of the free text of BrowseComp-Plus's grader, whose labels may be bold.
-_FREE_TEXT = re.compile(
-    r"^[ *]*(extracted_final_answer|reasoning|correct|confidence)[ *]*:[ *]*(.*?)[ *]*$",
-    re.MULTILINE | re.IGNORECASE,
-)
+# What follows the labels of a verdict in words, and their forms, of which the first found counts.
+_LABELLED = {
+    "extracted_final_answer": r"([^\n]*)",
+    "reasoning": r"(.*?)(?=\n\**correct\**:|\Z)",
+    "correct": r"(yes|no)",
+    "confidence": r"(\d+(?:\.\d+)?)",
+}
+_LABELS = ("**{}:**", "**{}**:", "{}:")
+_CORRECT = {"yes": True, "true": True, "no": False, "false": False}
 
 
 class _Reply(TypedDict):
@@ -121,10 +125,10 @@ class LlmJudge:
     Args:
         model: the model, whose name and settings are recorded; None for the model of `bind`.
         reference: whether the judge sees the accepted answers, or only question and response.
-        prompt: the path of a prompt with the places `{question}`, `{response}` and, with a
-            reference, `{accepted}`; None for the one in `prompts`.
+        prompt: `browsecomp_plus`, `pi_serini`, or the path of a prompt with the places
+            `{question}`, `{response}` and, with a reference, `{accepted}`; None for ours.
         tool: whether the model must report its verdict with a tool. False: in its text, for prompts
-            that ask for it there, such as BrowseComp-Plus's own (see `read_verdict`).
+            that ask for it there, such as the two above (see `read_text`).
 
     Raises:
         InputError: for a prompt that cannot be read or lacks a place.
@@ -143,8 +147,8 @@ class LlmJudge:
         self.model = identity(model) if model else ""
         self.settings = model.settings if model else SamplingParams()
         self.reference, self.tool = reference, tool
-        own = PROMPTS / ("judge.txt" if reference else "judge_reference_free.txt")
-        self.prompt = _prompt(Path(prompt) if prompt else own, reference)
+        path = PROMPTS / f"{prompt or ('judge' if reference else 'judge_reference_free')}.txt"
+        self.prompt = _prompt(Path(prompt) if prompt and not path.is_file() else path, reference)
 
     def bind(self, model: LanguageModel) -> LlmJudge:
         """A copy of this judge with a model."""
@@ -161,7 +165,7 @@ class LlmJudge:
             "prompt": fingerprint(self._request(_SAMPLE, nonce="0" * 16)),
             "reference": self.reference,
             "settings": self.settings.as_dict(),
-            **({} if self.tool else {"tool": False}),
+            **({} if self.tool else {"verdict": "text"}),
         }
 
     @property
@@ -185,7 +189,7 @@ class LlmJudge:
             if error.stops_run or isinstance(error, OutOfMoney):
                 raise
             return _wrong(case, f"{error.code}: {error}", FAILED)
-        return read_verdict(case, turn)
+        return read_verdict(case, turn) if self.tool else read_text(case, turn.text)
 
     def _request(self, case: JudgeCase, nonce: str = "") -> str:
         parts = {
@@ -217,14 +221,10 @@ class RecordedVerdicts(Judge):
 
 
 def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
-    """Read the verdict of a reply: the arguments of the tool call, a JSON object that is the whole
-    text, perhaps in a Markdown fence, or the free text of BrowseComp-Plus's grader, which has the
-    lines `extracted_final_answer:`, `reasoning:`, `correct: yes` (or `no`) and `confidence:`. A
-    reply that lacks a field, or has one of another type, is `unreadable`; so is a free text with
-    several verdicts."""
+    """Read the verdict of a reply: the arguments of the tool call, or a JSON object that is the
+    whole text, perhaps in a Markdown fence. A reply that lacks a field, or has one of another type,
+    is `unreadable`."""
     text = turn.tool_calls[0].arguments if turn.tool_calls else turn.text.strip()
-    if not turn.tool_calls and (free := _free_text(case, text)):
-        return free
     if text.startswith("```") and text.endswith("```") and len(text) > 6:
         text = text[3:-3].removeprefix("json").strip()
     try:
@@ -246,21 +246,43 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     )
 
 
-def _free_text(case: JudgeCase, text: str) -> ModelVerdict | None:
-    """The verdict in a free text; None for another text."""
-    lines = [(name.lower(), value) for name, value in _FREE_TEXT.findall(text)]
-    fields, verdicts = dict(lines), [value.lower() for name, value in lines if name == "correct"]
-    if len(verdicts) != 1 or verdicts[0].rstrip(".") not in ("yes", "no"):
-        return None
-    stated = re.search(r"\d+(?:\.\d+)?", fields.get("confidence", ""))
+def read_text(case: JudgeCase, text: str) -> ModelVerdict:
+    """Read the verdict in a text: a JSON object as Pi-Serini's judge writes it
+    (`parseJudgeResponse` of judge_parse.ts in justram/pi-serini at bbab25d), from the first brace
+    to the last, or the labels of BrowseComp-Plus's grader, such as `correct: yes`, wherever they
+    stand (`parse_judge_response` of evaluate_run.py in texttron/BrowseComp-Plus at 97c637c). A text
+    without a verdict is `unreadable`; other fields may be absent."""
+    fields = _json_fields(text) or {name: _labelled(name, text) for name in _LABELLED}
+    correct = _CORRECT.get(str(fields.get("correct")).strip().lower())
+    if correct is None:
+        return _wrong(case, text[:500], UNREADABLE)
+    stated = re.search(_LABELLED["confidence"], str(fields.get("confidence")))
     return ModelVerdict(
         qid=case.qid,
-        correct=verdicts[0].startswith("yes"),
-        extracted=fields.get("extracted_final_answer", ""),
-        reasoning=fields.get("reasoning", ""),
+        correct=correct,
+        extracted=str(fields.get("extracted_final_answer") or "").strip(),
+        reasoning=str(fields.get("reasoning") or "").strip(),
         confidence=min(float(stated[0]), 100.0) if stated else None,
         case=case.fingerprint,
     )
+
+
+def _json_fields(text: str) -> dict[str, Any]:
+    """The JSON object between the first brace and the last; empty without one."""
+    try:
+        value = json.loads(text[text.find("{") : text.rfind("}") + 1])
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) and "correct" in value else {}
+
+
+def _labelled(name: str, text: str) -> str:
+    """What follows the label of this name; empty without it."""
+    for label in _LABELS:
+        pattern = rf"{re.escape(label.format(name))}\s*{_LABELLED[name]}"
+        if match := re.search(pattern, text, re.IGNORECASE | re.DOTALL):
+            return match[1].strip()
+    return ""
 
 
 def _wrong(case: JudgeCase, reasoning: str, error: str = "") -> ModelVerdict:

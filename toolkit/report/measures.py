@@ -87,6 +87,7 @@ _MEASURES: dict[tuple[int, int, str], dict[str, str]] = {
         for tier, did in (
             ("surfaced", "had in a ranking, shown or not"),
             ("previewed", "saw on a result page"),
+            ("listed", "saw on a result page, with an excerpt or without (the paper’s previewed)"),
             ("opened", "read in part"),
             ("cited", "cited in its answer"),
         )

@@ -242,8 +242,11 @@ class RankedBrowsing(Browsing):
     (arXiv:2605.10848).
 
     Args:
-        excerpt: `window` (the stretch of text that matches the query best), `first_match` or
+        excerpt: `window` (the stretch of text that matches the query best), `first_match` (the
+            text around the earliest match, as Pi-Serini shows it; see `snippets.first_match`) or
             `none`. For the other settings see `Browsing` and `SearchTool`.
+        titles: whether hits are shown with their titles. BrowseComp-Plus's documents have theirs in
+            the text, and Pi-Serini shows none.
 
     Example:
         >>> tool = RankedBrowsing(page=3).open(backend, store)
@@ -256,6 +259,7 @@ class RankedBrowsing(Browsing):
     """
 
     excerpt: str = "window"
+    titles: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -281,7 +285,7 @@ class RankedBrowsing(Browsing):
 
         terms, make_snippet = QueryTerms(query), METHODS.get(self.excerpt)
         last = self.excerpt_depth if make_snippet else 0
-        if first <= last or not all(hit.title for hit in hits):
+        if first <= last or (self.titles and not all(hit.title for hit in hits)):
             units = self.units([hit.unit_id for hit in hits])
         else:
             units = [Unit(hit.unit_id, hit.title, "") for hit in hits]
@@ -290,6 +294,6 @@ class RankedBrowsing(Browsing):
             snippet = ""
             if make_snippet and rank <= last:
                 snippet = make_snippet(terms, unit.text, self.excerpt_characters)
-            title = hit.title or unit.title
+            title = (hit.title or unit.title) if self.titles else ""
             filled.append(hit._replace(rank=rank, title=title, snippet=snippet, text=""))
         return filled

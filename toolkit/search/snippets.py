@@ -28,15 +28,19 @@ _LONGEST_STEM = 200
 # A stem that occurs more often says little about where to look; the limit also bounds the time.
 _FREQUENT = 64
 _WEIGHTS = np.array([max(1, count) ** -0.5 for count in range(_FREQUENT + 2)])  # by matches
-# Pi-Serini starts a quarter of its 220 characters before the first match.
-_LEAD = 55
+# Of Pi-Serini's excerpts (`tokenize`, STOPWORDS and `buildExcerpt` of Bm25Server.java in
+# justram/pi-serini at bbab25d): the tokens of a query, without some words; the fewest characters in
+# front of a match; and what Java's `trim` removes.
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
+_STOPWORDS = "a an and are as at be by for from in into is it of on or that the their this to with"
+_LEAST_LEAD = 20
+_BLANK = "".join(map(chr, range(33)))
 # A longer run of word characters is a URL or a script without spaces: it may be cut anywhere.
 _LONGEST_WORD = 30
 # Of the kernel: characters that `heads` compares; the ending of a stem that matches inside words;
-# no limit of places; columns of a match.
+# columns of a match.
 _PREFIX = 4
 _ANYWHERE = -1
-_UNLIMITED = 1 << 62
 _START, _END, _STEM = 0, 1, 2
 
 _Codes = NDArray[np.uint32]
@@ -47,10 +51,13 @@ _Stems = tuple[_Codes, _Numbers, _Numbers]
 
 
 class QueryTerms:
-    """The stems of a query, prepared once for all texts of a page: the 24 longest distinct ones of
-    at most 200 letters."""
+    """The words of a query, prepared once for all texts of a page: `stems`, the 24 longest distinct
+    ones of at most 200 letters, for `best_window`, and Pi-Serini's `tokens` for `first_match`."""
 
     def __init__(self, query: str) -> None:
+        stopwords = _STOPWORDS.split()
+        tokens = dict.fromkeys(token.lower() for token in _TOKEN.findall(query))
+        self.tokens = [each for each in tokens if len(each) > 1 and each not in stopwords]
         distinct = dict.fromkeys(_stem(word) for word in _WORD.findall(_lower(query)))
         short = [stem for stem in distinct if len(stem) <= _LONGEST_STEM]
         stems = sorted(short, key=len, reverse=True)[:_MOST_STEMS]
@@ -85,9 +92,16 @@ def best_window(terms: QueryTerms, text: str, characters: int) -> str:
 
 
 def first_match(terms: QueryTerms, text: str, characters: int) -> str:
-    """The stretch that starts 55 characters before the first match of any query word."""
-    start = max(0, _first_match(_codes(_lower(text)), word_characters(), terms.stems))
-    return cut(text, start - min(_LEAD, characters // 4), characters)
+    """Pi-Serini's excerpt: `characters` of the text. It begins a quarter of them, and at least 20,
+    before the earliest place of any token of the query, inside a word or not; without one, at the
+    beginning. Words are cut, line breaks stay, and `...` marks text that was left out."""
+    text = text.strip(_BLANK)
+    lowered = _lower(text)
+    places = [place for token in terms.tokens if (place := lowered.find(token)) >= 0]
+    start = max(0, min(places, default=0) - max(_LEAST_LEAD, characters // 4))
+    end = start + characters
+    shown = text[start:end].strip(_BLANK)
+    return f"{'...' if start > 0 else ''}{shown}{'...' if end < len(text) else ''}"
 
 
 METHODS: Mapping[str, Callable[[QueryTerms, str, int], str]] = {
@@ -163,13 +177,6 @@ def _best_window(
         return -1, -1
     first, last = _heaviest(matches[:count], counts[1], weights, characters)
     return matches[first, _START], matches[last, _END]
-
-
-@compiled
-def _first_match(text: _Codes, letters: _Flags, query: _Stems) -> int:
-    counts = np.zeros((2, len(query[1])), np.int64)
-    matches = np.empty((1, 3), np.int64)
-    return matches[0, _START] if _find(text, letters, query, _UNLIMITED, counts, matches) else -1
 
 
 @compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from soundingline.toolkit.data import Hit, parent
+from soundingline.toolkit.data import Hit, heading, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.session import SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
@@ -98,7 +98,7 @@ class TopK(SearchTool):
             text = unit.contents
             if self.max_tokens:
                 text = self.tokens.truncate(text, self.max_tokens)
-            title = text[: len(unit.title)]
+            title = unit.title[: len(text)]
             hits.append(hit._replace(rank=rank, title=title, snippet="", text=text))
             cut = len(text) < len(unit.contents)
             end = f"\n[cut after {self.max_tokens} tokens]" if cut else ""
@@ -111,8 +111,8 @@ class TopK(SearchTool):
         try:
             if offset is None:
                 document = self.store.document(docid)
-                title = f" {document.title}" if document.title else ""
-                text = f"[docid={document.docid}]{title}\n{document.text}"
+                title = heading(document.title, document.text)
+                text = f"[docid={document.docid}]{title and f' {title}'}\n{document.text}"
                 if len(text.encode()) <= self.max_bytes:
                     every = tuple(document.text.split("\n"))
                     page = DocumentPage(document.docid, document.title, every, len(every))

@@ -23,8 +23,8 @@ from soundingline.pipelines.requirement_scorers import LexicalLocator
 from soundingline.toolkit import optional
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus
-from soundingline.toolkit.corpus import Passages, SqliteStore
-from soundingline.toolkit.data import Topic
+from soundingline.toolkit.corpus import Passages, SqliteStore, WholeDocument
+from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.exchange import browsecomp_plus
 from soundingline.toolkit.exchange.transcript import trajectory_of
@@ -107,6 +107,27 @@ def test_titles_are_those_of_the_front_matter(folder):
     assert [d.title for d in plain.documents()] == [""] * len(FRONT_MATTER) + ["Own"]
     assert plain.corpus_fingerprint != benchmark.corpus_fingerprint
     assert plain.fingerprint != benchmark.fingerprint
+
+
+def test_the_words_of_a_title_count_once(folder):
+    """BrowseComp-Plus's index has the field `text` of its rows alone, which states the title."""
+    text, title = FRONT_MATTER["a"]
+    rows = [{"docid": "a", "text": text}, {"docid": "own", "title": "Own", "text": text}]
+    rows.append({"docid": "b", "text": "The mill burned."})
+    titled, plain = (with_corpus(folder, rows, front_matter=on) for on in (True, False))
+    units = {
+        benchmark: [unit for each in benchmark.documents() for unit in WholeDocument().units(each)]
+        for benchmark in (titled, plain)
+    }
+    assert [unit.title for unit in units[titled]] == [title, "Own", ""]
+    assert [unit.contents for unit in units[titled]] == [text, f"Own\n{text}", "The mill burned."]
+    assert [u.contents for u in units[plain]] == [u.contents for u in units[titled]]
+    # A passage has the title in front, unless it begins with the front matter.
+    first, *others = Passages(max_tokens=40).units(
+        Document("a", title, f"{text} {'It stood by the river for long. ' * 8}")
+    )
+    assert first.contents.count(title) == 1 and first.contents.startswith("---")
+    assert others and all(each.contents.startswith(f"{title}\n") for each in others)
 
 
 # As trec-cast-tools and the authors' script write passages: numbers from 1, spaces around

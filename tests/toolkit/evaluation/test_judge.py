@@ -239,16 +239,84 @@ def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_
     assert tool["parameters"]["additionalProperties"] is False
 
 
-def test_a_judge_without_a_tool_reports_in_the_text_of_browsecomp_plus():
-    verdict, model = judged_by_model(Turn(text=FREE_TEXT), tool=False)
+FREE_TEXT = """extracted_final_answer: T. Brekke
+
+[correct_answer]: Torvald Brekke
+
+reasoning: The same person.
+
+correct: yes
+
+confidence: 80%"""
+# The fields of Pi-Serini's judge.
+OBJECT = {
+    "extracted_final_answer": "T. Brekke",
+    "correct_answer": "Torvald Brekke",
+    "reasoning": "The same person.",
+    "correct": True,
+    "confidence": 80,
+}
+
+
+@pytest.mark.parametrize("text", [FREE_TEXT, json.dumps(OBJECT)])
+def test_a_judge_without_a_tool_reports_in_its_text(text):
+    verdict, model = judged_by_model(Turn(text=text), tool=False)
     assert verdict == ModelVerdict(
         "q1", True, "T. Brekke", "The same person.", 80, case=CASE.fingerprint
     )
     (asked,) = model.requests
     assert not asked.tools and asked.settings.tool_choice == "auto"
     assert judge(tool=False).fingerprint != judge().fingerprint
-    # The arguments of a tool are JSON and nothing else.
-    assert judged_by_model(by_tool(FREE_TEXT))[0].error == "unreadable"
+    # The arguments of a tool are JSON of our form and nothing else.
+    assert judged_by_model(by_tool(text))[0].error == "unreadable"
+
+
+# Replies, and what the evaluators of BrowseComp-Plus (`parse_judge_response` of evaluate_run.py,
+# texttron/BrowseComp-Plus at 97c637c) and of Pi-Serini (`parseJudgeResponse` of judge_parse.ts,
+# justram/pi-serini at bbab25d) read in them: the verdict (None: none), the extracted answer and the
+# confidence.
+TEXTS = {
+    "bold with the colon": ("**extracted_final_answer:** X Y\n**correct:** no", False, "X Y", None),
+    "bold before the colon": ("**Correct**: Yes\n**Confidence**: 7.5 %", True, "", 7.5),
+    "in a sentence": ("So it is correct: yes, confidence: 60%.", True, "", 60),
+    "of two verdicts the first": ("correct: no\ncorrect: yes", False, "", None),
+    "but a bold one before a plain one": ("correct: no\n**correct:** yes", True, "", None),
+    "on the next line": ("extracted_final_answer:\nX\ncorrect:\nyes", True, "X", None),
+    "a confidence above 100": ("correct: yes\nconfidence: 120%", True, "", 100),
+    "the correct answer is no verdict": ("[correct_answer]: yes", None, "", None),
+    "another word": ("extracted_final_answer: X\ncorrect: partly", None, "", None),
+    "no label": ("Yes, that is right.", None, "", None),
+    "nothing": ("", None, "", None),
+    "an object in a fence": (f"```json\n{json.dumps(OBJECT)}\n```", True, "T. Brekke", 80),
+    "an object in prose": (f"Here: {json.dumps(OBJECT)} Done.", True, "T. Brekke", 80),
+    "words for a truth value": ('{"correct": " No "}', False, "", None),
+    "no answer": ('{"extracted_final_answer": null, "correct": false}', False, "", None),
+    "a confidence in words": ('{"correct": "true", "confidence": "85%"}', True, "", 85),
+    "a number for a truth value": ('{"correct": 1}', None, "", None),
+    "an object without a verdict": ('{"confidence": 80}', None, "", None),
+    "half an object": ('{"correct": true', None, "", None),
+    "deep nesting": ('{"correct":' * 100_000, None, "", None),
+}
+
+
+@pytest.mark.parametrize(("text", "correct", "extracted", "confidence"), TEXTS.values(), ids=TEXTS)
+def test_a_verdict_in_a_text_is_read_as_the_evaluators_of_the_papers_do(
+    text, correct, extracted, confidence
+):
+    verdict, _ = judged_by_model(Turn(text=text), tool=False)
+    assert verdict.correct is bool(correct)
+    assert verdict.error == ("unreadable" if correct is None else "")
+    if correct is not None:
+        assert (verdict.extracted, verdict.confidence) == (extracted, confidence)
+
+
+@pytest.mark.parametrize("prompt", ["browsecomp_plus", "pi_serini"])
+def test_the_papers_prompts_show_question_response_and_answer(prompt):
+    _, model = judged_by_model(Turn(text=FREE_TEXT), tool=False, prompt=prompt)
+    said = model.requests[0].messages[0]["content"]
+    for part in (CASE.question, *CASE.response.splitlines(), "Torvald Brekke"):
+        assert said.count(f"\n> {part}\n") + said.endswith(f"\n> {part}") == 1
+    assert judge(tool=False, prompt=prompt).fingerprint != judge(tool=False).fingerprint
 
 
 def test_without_a_reference_the_accepted_answer_is_not_shown():
@@ -279,25 +347,10 @@ BROKEN = {
 }
 
 
-FREE_TEXT = """extracted_final_answer: T. Brekke
-
-[correct_answer]: Torvald Brekke
-
-reasoning: The same person.
-
-correct: yes
-
-confidence: 80%"""
-
-
 READABLE = {
-    "free text": (Turn(text=FREE_TEXT), True, ""),
-    "bold free text": (Turn(text="**correct:** no\n**confidence:** 100"), False, ""),
-    "a verdict in a sentence": (Turn(text="I call it correct: yes."), False, "unreadable"),
-    "two verdicts": (Turn(text=f"{FREE_TEXT}\ncorrect: no"), False, "unreadable"),
-    "another word": (Turn(text="correct: partly"), False, "unreadable"),
     "the whole text": (Turn(text=json.dumps(VERDICT)), True, ""),
     "a fence": (Turn(text=f"```json\n{json.dumps(VERDICT, indent=1)}\n```"), True, ""),
+    "the words of another judge": (Turn(text=FREE_TEXT), False, "unreadable"),
 }
 FAILED = {
     "no server": (ServerGone("gone"), False, "failed"),

@@ -403,6 +403,24 @@ def test_forced_answers_count_in_a_measure_of_their_own_where_the_study_has_none
     assert separate.metrics["recall_cited"] == counted.metrics["recall_cited"] > 0
 
 
+def test_a_hit_without_an_excerpt_is_listed_and_not_previewed(evaluation):
+    """Pi-Serini previews every listed hit (`previewedDocids` of tool_handlers.ts at bbab25d)."""
+    assert "recall_listed" not in evaluation.metrics, "no call for a further page"
+    search, *others = RIGHT.calls
+    listing = ToolCall("read_search_results", {"search_id": "s1"}, "...", shown=("b%p0", "m"))
+    read = ToolCall("read_document", {}, "...", shown=("x",))
+    calls = (replace(search, shown=("a%p1", "k%p0")), listing, read, *others)
+    wrong = replace(WRONG, calls=(*WRONG.calls, read))
+    measured = evaluated(replace(RIGHT, calls=calls), wrong, BROKEN)
+    assert measured.per_question["recall_previewed"]["right"] == 1 / 2
+    assert measured.per_question["recall_listed"] == {
+        "right": 1.0,
+        "wrong": 0.0,
+        "broken": 0.0,
+        "missing": 0.0,
+    }
+
+
 def test_the_final_ranking_is_cited_opened_previewed_surfaced():
     assert final_ranking(RIGHT) == ["a", "k", "b", "m"]
     assert final_ranking(BROKEN) == ["y"]

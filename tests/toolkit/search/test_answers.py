@@ -237,32 +237,56 @@ def test_the_window_holds_the_matches_that_are_worth_most(query, text, character
     assert expected in best_window(QueryTerms(query), text, characters)
 
 
-def test_the_first_match_starts_about_55_characters_before_it():
-    text = f"{FILLER * 10}the king came. {FILLER * 10} king queen Vienna."
-    shown = first_match(QueryTerms("Vienna queen king"), text, 220)
-    assert 40 <= shown.index("king") <= 56
-    assert "Vienna" not in shown
-    assert first_match(QueryTerms("zebra"), FILLER * 10, 40).startswith("nothing here speaks")
+# Of Bm25Server.java of Pi-Serini (justram/pi-serini, commit bbab25d), by hand.
+BEFORE, AFTER = "x" * 100, "y" * 300
+FIRST_MATCHES = {
+    "55 characters before a match, and 220 in all": (
+        ("queen king", f"{BEFORE}king{AFTER}queen"),
+        f"...{'x' * 55}king{'y' * 161}...",
+    ),
+    "inside a word, in any case": (
+        ("ART", f"{BEFORE}stART{AFTER}"),
+        f"...{'x' * 53}stART{'y' * 162}...",
+    ),
+    "a stop word is no token": (("the king", f"the {BEFORE}king"), f"...{'x' * 55}king"),
+    "neither is one character": (("x b king", f"{BEFORE}king"), f"...{'x' * 55}king"),
+    "marks inside a token": (("u.s-a", f"us {BEFORE}u.s-a"), f"...{'x' * 55}u.s-a"),
+    "but not at its beginning": (("-1914", f"{BEFORE}1914"), f"...{'x' * 55}1914"),
+    "letters beyond ASCII end a token": (("Käthe", f"{BEFORE}the"), "x" * 100 + "the"),
+    "no match": (("zebra", AFTER), f"{'y' * 220}..."),
+    "an early match": (("king", f"xx king{AFTER}"), f"xx king{'y' * 213}..."),
+    "the whole text, without white space around it": (("king", "\n a king\t "), "a king"),
+    "line breaks stay": (("king", "a\n\nking"), "a\n\nking"),
+    "white space at the ends of a stretch": (
+        ("king", f"abc {'x' * 44}{' ' * 10}king"),
+        f"...{'x' * 44}{' ' * 10}king",
+    ),
+    "an empty text": (("king", " \n"), ""),
+    "an empty query": (("", "a king"), "a king"),
+}
 
 
-@pytest.mark.parametrize("method", [best_window, first_match])
-def test_omitted_text_is_marked_and_an_empty_text_has_an_empty_snippet(method):
-    shown = method(QueryTerms("king"), f"{FILLER * 5}king {FILLER * 5}", 60)
+@pytest.mark.parametrize("both, expected", FIRST_MATCHES.values(), ids=FIRST_MATCHES.keys())
+def test_the_first_match_is_the_excerpt_of_pi_serini(both, expected):
+    query, text = both
+    assert first_match(QueryTerms(query), text, 220) == expected
+
+
+def test_a_short_excerpt_begins_20_characters_before_the_match():
+    shown = first_match(QueryTerms("king"), f"{BEFORE}king{AFTER}", 40)
+    assert shown == f"...{'x' * 20}king{'y' * 16}..."
+
+
+def test_omitted_text_is_marked_and_an_empty_text_has_an_empty_snippet():
+    shown = best_window(QueryTerms("king"), f"{FILLER * 5}king {FILLER * 5}", 60)
     assert shown.startswith("…") and shown.endswith("…")
-    assert [method(QueryTerms("king"), text, 220) for text in ("", "   ", "\n")] == [""] * 3
+    assert [best_window(QueryTerms("king"), text, 220) for text in ("", "   ", "\n")] == [""] * 3
 
 
 @settings(max_examples=cases(200), deadline=None)
-@given(
-    text=st.text(max_size=400),
-    query=st.text(max_size=30),
-    characters=st.integers(20, 250),
-    method=st.sampled_from(["window", "first_match"]),
-)
-def test_an_excerpt_is_a_stretch_of_the_text_of_at_most_the_length_asked(
-    text, query, characters, method
-):
-    shown = METHODS[method](QueryTerms(query), text, characters)
+@given(text=st.text(max_size=400), query=st.text(max_size=30), characters=st.integers(20, 250))
+def test_an_excerpt_is_a_stretch_of_the_text_of_at_most_the_length_asked(text, query, characters):
+    shown = best_window(QueryTerms(query), text, characters)
     solid = " ".join(text.split())
     inner = shown[1:] if shown not in solid and shown.startswith("…") else shown
     inner = inner[:-1] if inner not in solid else inner
@@ -340,12 +364,19 @@ def plain_window(query, text, characters):
     return shown
 
 
+STOPWORDS = "a an and are as at be by for from in into is it of on or that the their this to with"
+
+
 def plain_first_match(query, text, characters):
-    """`first_match`, from its definition."""
-    lowered = lower(text)
-    matches = [match for stem in stems_of(query) for match in matches_of(lowered, stem)]
-    first = min((match.start for match in matches), default=0)
-    return cut(text, first - min(55, characters // 4), characters)
+    """Pi-Serini's `buildExcerpt`, from its description: one search for any of the tokens."""
+    words = re.findall(r"[A-Za-z0-9][A-Za-z0-9+._-]*", query)
+    tokens = [word.lower() for word in words if word.lower() not in STOPWORDS.split()]
+    tokens = [re.escape(token) for token in tokens if len(token) > 1]
+    text = re.sub(r"\A[\x00- ]+|[\x00- ]+\Z", "", text)
+    match = re.search("|".join(tokens), lower(text)) if tokens else None
+    start = max(0, (match.start() if match else 0) - max(20, characters // 4))
+    shown = re.sub(r"\A[\x00- ]+|[\x00- ]+\Z", "", text[start : start + characters])
+    return "..." * (start > 0) + shown + "..." * (len(text) > start + characters)
 
 
 # Letters whose codes end with the same byte (a, š), one that gets longer in lower case, half of a
