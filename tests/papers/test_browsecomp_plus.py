@@ -1,5 +1,5 @@
-"""BrowseComp-Plus (Chen et al., 2025): the constants of its own agent, in its code at commit 97c637c
-of texttron/BrowseComp-Plus, and what its bounds are on a laptop."""
+"""BrowseComp-Plus (Chen et al., 2025): the constants of its own agent, in its code at commit
+97c637c of texttron/BrowseComp-Plus, and what its bounds are on a laptop."""
 
 import json
 from pathlib import Path
