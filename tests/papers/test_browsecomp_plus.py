@@ -11,7 +11,7 @@ from support.commands import run_entry
 BASELINE = {
     "benchmark": "browsecomp_plus",
     "unit": "document",
-    # The options of search_agent/oss_client.py, which docs/oss.md leaves at their defaults.
+    # The options of search_agent/oss_client.py, which oss.md there leaves at their defaults.
     "tool": "top_k",
     "tool.k": 5,
     "tool.max_tokens": 512,
