@@ -339,7 +339,7 @@ def slices(settings: Settings, run: Path) -> None:
     if run.is_file():
         if not names_benchmark(settings):
             raise InputError(
-                f"the run file {run} does not tell its benchmark", do="add benchmark=browsecomp_plus"
+                f"the run file {run} names no benchmark", do="add benchmark=browsecomp_plus"
             )
         benchmark, located = make(settings.config.benchmark), lines(run)
     else:
@@ -352,7 +352,8 @@ def slices(settings: Settings, run: Path) -> None:
         fields = line.split()
         if len(fields) != 6 or not fields[3].isdecimal():
             raise InputError(
-                f"{location} is {line[:80]!r}", valid="a TREC run's qid, Q0, docid, rank, score, tag"
+                f"{location} is {line[:80]!r}",
+                valid="a line of a TREC run: qid, Q0, docid, rank, score, tag",
             )
         if int(fields[3]) <= 1000:
             ranked.setdefault(fields[0], set()).add(fields[2])

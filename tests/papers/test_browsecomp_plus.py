@@ -1,5 +1,5 @@
-"""BrowseComp-Plus (Chen et al., 2025): the constants of its own agent, in its code at commit 97c637c
-of texttron/BrowseComp-Plus, and what its bounds are on a laptop."""
+"""BrowseComp-Plus (Chen et al., 2025): the constants of its own agent, in its code at commit
+97c637c of texttron/BrowseComp-Plus, and what its bounds are on a laptop."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from support.commands import run_entry
 BASELINE = {
     "benchmark": "browsecomp_plus",
     "unit": "document",
-    # The options of search_agent/oss_client.py, which docs/oss.md leaves at their defaults.
+    # The options of search_agent/oss_client.py, which oss.md there leaves at their defaults.
     "tool": "top_k",
     "tool.k": 5,
     "tool.max_tokens": 512,

@@ -481,10 +481,18 @@ def test_a_document_stands_once_at_its_best_passage_and_surfaces_as_all():
     result = session.call("search", {"query": "text", "limit": 10})
     hits = json.loads(result.text)["hits"]
     assert [hit["docid"] for hit in hits] == ["a", "b"]
-    assert "text a1" in hits[0]["snippet"]
+    assert "text a1" in hits[0]["snippet"] and hits[0]["snippetTruncated"] is False
     assert list(result.call.ranking) == ["a%p1", "b%p0", "a%p0", "a%p2"]
     assert session.exposures.tiers["surfaced"] == ("a", "b")
     assert session.exposures.tiers["previewed"] == ()  # the client pages by itself
+
+
+@pytest.mark.parametrize("excerpt", ["first_match", "window"])
+def test_a_row_tells_that_its_excerpt_is_cut(excerpt):
+    store = store_of({"a": f"mill {'river ' * 80}", "b": "mill"})
+    session = PiSeriniTools(excerpt=excerpt).open(WordBackend({"a": "mill", "b": "mill"}), store)
+    hits = json.loads(session.call("search", {"query": "mill"}).text)["hits"]
+    assert {hit["docid"]: hit["snippetTruncated"] for hit in hits} == {"a": True, "b": False}
 
 
 def test_a_session_in_the_address_is_recorded(tmp_path):

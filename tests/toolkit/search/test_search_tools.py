@@ -32,6 +32,7 @@ from soundingline.toolkit.search import (
     RankedBrowsing,
     TopK,
 )
+from soundingline.toolkit.search.answers import shown_texts
 from soundingline.toolkit.search.literature import first_sentences
 from soundingline.toolkit.search.tool import Continuation, DocumentPage, Refusal, ResultsPage
 from soundingline.toolkit.tokens import count_tokens
@@ -382,6 +383,39 @@ def test_get_document_is_an_option_and_gives_the_document_of_a_passage():
     assert top.open(max_bytes=size).call(*top.read).text == text
     cut = top.open(max_bytes=size - 1).call(*top.read)
     assert cut.text.startswith("[docid=d3 lines 1-1 of 3] Title of d3\n")
+
+
+STATED = "---\ntitle: The Mill\n---\nIt burned.\nThe king came."
+STATING = store_of({"m": Document("m", "The Mill", STATED)})
+
+
+def test_a_title_that_the_text_states_is_not_shown_once_more_in_front_of_it():
+    tool = TopK(get_document=True).open(WordBackend({"m": STATED}), STATING)
+    found = tool.call("search", {"query": "king"})
+    assert found.text.endswith(f"docid=m score=1.0000\n{STATED}")
+    assert [(hit.title, hit.text) for hit in found.page.hits] == [("The Mill", STATED)]
+    assert tool.call("get_document", {"docid": "m"}).text == f"[docid=m]\n{STATED}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({}, "1. docid=m score=1.0000 title=The Mill\n   --- title: The Mill --- It burned."),
+        (
+            # As in Pi-Serini's code (bbab25d), where the raw JSON of a document has no title.
+            {"titles": False, "excerpt": "first_match"},
+            "1. docid=m score=1.0000\n   ---\ntitle: The Mill\n---\nIt burned.\nThe king came.\n",
+        ),
+        ({"titles": False, "excerpt": "none"}, "1. docid=m score=1.0000\nEnd"),
+    ],
+)
+def test_hits_have_titles_and_excerpts_by_the_settings(settings, shown):
+    tool = RankedBrowsing(**settings).open(WordBackend({"m": STATED}), STATING)
+    result = tool.call("search", {"reason": "", "query": "king"})
+    assert shown in result.text
+    assert [hit.title for hit in result.page.hits] == ["" if settings else "The Mill"]
+    (text,) = shown_texts([result.call])
+    assert (text.docid, "came." in text.text) == ("m", settings.get("excerpt") != "none")
 
 
 # Ranked browsing: its pages, its hints, its errors, and what each call exposes.
