@@ -27,7 +27,12 @@ from soundingline.experiments.config import (
     merged,
 )
 from soundingline.experiments.hydra_plugins import Cells
-from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
+from soundingline.experiments.published_figures import (
+    RUN_DOLLARS,
+    PublishedTable,
+    is_measure,
+    read_published,
+)
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
 from soundingline.toolkit.evaluation.statistics import smallest_difference
@@ -332,8 +337,10 @@ class Plan:
         return self._files.compose({key: path})
 
     @property
-    def published(self) -> Mapping[str, Any]:
-        return self.config.get("published") or {}
+    def published(self) -> PublishedTable | None:
+        """The paper's table for these cells, if there is one."""
+        name = self.config.get("published")
+        return read_published(name) if name else None
 
     @property
     def needs(self) -> list[str]:
@@ -437,7 +444,7 @@ class Plan:
     @property
     def _questions(self) -> int | None:
         """The published number of questions, else that of a whole benchmark where it is known."""
-        known = self.published.get("questions")
+        known = self.published.questions if self.published else None
         selected = any(
             self.config["benchmark"].get(name) for name in ("qids", "sample", "limit", "split")
         )
@@ -449,7 +456,7 @@ class Plan:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The published figures: a row for each cell of the paper; empty without any."""
-        return rows_of(self.published) if self.published.get("rows") else []
+        return self.published.cells if self.published else []
 
     def _is_of(self, row: Mapping[str, Any], values: Mapping[str, str]) -> bool:
         factors = {name: v for name, v in row.items() if not is_measure(name) and v is not None}
@@ -511,20 +518,15 @@ class Plan:
 def block(name: str, about: str, plan: Plan, laptop: int) -> str:
     """What `soundingline list experiments` prints of an experiment, in at most `WIDTH` columns."""
     published = plan.published
-    source = published.get("source", "")
-    if source and published.get("questions"):
-        source += f"; {published['questions']:,} questions"
-    rows = [
-        ", ".join(f"{key} {value}" for key, value in row.items() if value is not None)
-        for row in plan.rows
-    ]
+    source = published.title if published else "none"
+    if published and published.questions:
+        source += f"; {published.questions:,} questions"
     lines = {
         "about": about,
-        "paper": source or "none",
+        "paper": source,
         "cells": f"{len(plan.cells)}; with scale=laptop {laptop}",
         "needs": "; ".join(plan.needs) or "nothing but its data",
         "estimate": plan.estimate_text(),
-        "published": "\n".join(rows),
     }
     shown = [f"experiment={name}"]
     for title, text in lines.items():

@@ -1,24 +1,25 @@
 """The figures of a sweep next to those that a paper published for the same cells.
 
-An experiment states the paper's figures below `published`, and the manifest of each of its runs
-records them. `columns` are the factors and the measures of `rows`; a factor that is null in a row
-does not matter. `questions`, `benchmark`, `judge` and `vllm` describe how the paper's runs were
-made, and `other_systems` has systems that the sweep does not run.
+The files of `published/` hold the tables of a paper each. An experiment, and so the manifest of
+each of its runs, names its table by `published`, such as `text_ranking/table3`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from math import isclose, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
 from rich.box import SIMPLE
 from rich.table import Table
 
 from soundingline.toolkit.console import Console
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
 from soundingline.toolkit.evaluation.comparison import compare, factor_labels, varied_factors
 from soundingline.toolkit.evaluation.evaluation import VERDICTS
@@ -30,11 +31,75 @@ from soundingline.toolkit.report.results import factor_value, recorded_count
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
+FOLDER = Path(__file__).with_name("published")
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
 _DOLLARS = "usage_dollars"
 # Measures of the published evaluator, which have no values by question, and ours that are equal to
 # them where the judgements have one tier.
 _BY_QUESTION = {"recall_published": "recall_previewed", "accuracy_published": "accuracy"}
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table or figure of a paper.
+
+    Attributes:
+        paper: the paper, by its arXiv identifier, and `source` the table, figure or section.
+        columns: the factors and the measures of `rows`. A factor that is null in a row does not
+            matter; a measure that is null is not published.
+        questions, benchmark, judge, vllm: what the paper's runs were made with; null: unstated.
+        averages: rows of means over the benchmarks of `rows`.
+        other_systems: systems that no cell of the experiment runs.
+        differences: in what our experiment is known to differ from the paper's.
+    """
+
+    paper: str
+    source: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    questions: int | None = None
+    benchmark: str | None = None
+    judge: str | None = None
+    vllm: str | None = None
+    averages: tuple[tuple[Any, ...], ...] = ()
+    other_systems: tuple[dict[str, Any], ...] = ()
+    differences: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.paper}, {self.source}"
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        """The rows as mappings from column to value."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+@cache
+def read_published(name: str) -> PublishedTable:
+    """The published table of this name, `<paper>/<table>`: one of `published/`, or, by a path, one
+    of another file, such as `/home/me/paper/table1` of `/home/me/paper.yaml`.
+
+    What a file states above its `tables` holds for all of them. `InputError` for an unknown name.
+    """
+    file = (FOLDER / name).parent.with_suffix(".yaml")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tables = content.pop("tables")
+        return parse(PublishedTable, content | tables[Path(name).name], where=f"{file}, {name}")
+    except (OSError, KeyError) as error:
+        raise InputError(
+            f"there is no published table {name}", valid=", ".join(published_names())
+        ) from error
+
+
+def published_names() -> list[str]:
+    """The names of all tables in `published/`."""
+    return [
+        f"{file.stem}/{name}"
+        for file in sorted(FOLDER.glob("*.yaml"))
+        for name in yaml.safe_load(file.read_text(encoding="utf-8"))["tables"]
+    ]
 
 
 class PublishedFigure(NamedTuple):
@@ -82,7 +147,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     published = _published(runs)
     varied = varied_factors(runs)
     labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
-    console, table = Console(soft_wrap=True), Table(title=str(published["source"]), box=SIMPLE)
+    console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
     for title in ("published", "ours", "difference", "95 % interval"):
@@ -92,7 +157,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     for run, label in zip(runs, labels, strict=True):
         of_run = [
             figure
-            for row in rows_of(published)
+            for row in published.cells
             if _is_of(run, row)
             for figure in figures_of(run, row, published)
         ]
@@ -103,10 +168,10 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         figures += of_run
     console.print(table)
     console.print(_noise(runs))
-    for system in published.get("other_systems") or ():
+    for system in published.other_systems:
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
         console.print(f"Also published: {shown}")
-    for row in rows_of(published):
+    for row in published.cells:
         if not any(_is_of(run, row) for run in runs):
             factors = ", ".join(f"{key}={value}" for key, value in _factors(row).items())
             console.print(f"Not run: {factors}")
@@ -121,26 +186,21 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     console.print(_conclusion(runs, published, figures, explained=bool(known)))
 
 
-def _published(runs: Sequence[EvaluatedRun]) -> Mapping[str, Any]:
-    """The published figures that the runs record."""
-    recorded = [run.manifest.get("config", {}).get("published") or {} for run in runs]
-    for run, published in zip(runs, recorded, strict=True):
-        if not published.get("rows"):
+def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
+    """The published table that the runs name."""
+    names = [run.manifest.get("config", {}).get("published") for run in runs]
+    for run, name in zip(runs, names, strict=True):
+        if not isinstance(name, str):
             raise InputError(
                 f"the experiment of the run {run.name} has no published figures",
                 do="soundingline list experiment shows which have some",
             )
-        if published != recorded[0]:
+        if name != names[0]:
             raise InputError(
                 f"{runs[0].name} and {run.name} are of different experiments",
                 do="compare the runs of one experiment at a time",
             )
-    return recorded[0]
-
-
-def rows_of(published: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows as mappings from column to value."""
-    return [dict(zip(published["columns"], row, strict=True)) for row in published["rows"]]
+    return read_published(names[0])
 
 
 def is_measure(column: str) -> bool:
@@ -160,12 +220,12 @@ def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
 
 
 def figures_of(
-    run: EvaluatedRun, row: Mapping[str, Any], published: Mapping[str, Any]
+    run: EvaluatedRun, row: Mapping[str, Any], published: PublishedTable
 ) -> Iterator[PublishedFigure]:
     """The published measures of a row with those of a run. `run_dollars` is the sum over the
     questions of the agent's and the stages' dollars, which has an interval where both sums are over
     the same number of questions."""
-    questions = published.get("questions")
+    questions = published.questions
     for name, value in row.items():
         if value is None or not is_measure(name):
             continue
@@ -197,9 +257,9 @@ def asks_models(run: EvaluatedRun) -> bool:
     return bool(in_ranking) or any(name.startswith("usage_") for name in run.metrics)
 
 
-def _rounding(published: Mapping[str, Any], measure: str) -> float:
+def _rounding(published: PublishedTable, measure: str) -> float:
     """Half a unit of the last digit with which a measure is published."""
-    values = [row[measure] for row in rows_of(published) if row.get(measure) is not None]
+    values = [row[measure] for row in published.cells if row.get(measure) is not None]
     return 0.5 * 10.0 ** -max(len(f"{value!r}".partition(".")[2]) for value in values)
 
 
@@ -247,29 +307,29 @@ def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Tab
     return table
 
 
-def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Iterator[str]:
+def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator[str]:
     """What is known to make the figures of a run differ from the paper's."""
     config, manifest = run.manifest.get("config", {}), run.manifest
     if config.get("laptop"):
         yield "a laptop run: generated questions, and an agent without a model"
     benchmark = manifest.get("benchmark", {}).get("option")
-    if published.get("benchmark") not in (None, benchmark):
-        yield f"the benchmark is {benchmark}, the paper's is {published['benchmark']}"
-    count, questions = recorded_count(run), published.get("questions")
+    if published.benchmark not in (None, benchmark):
+        yield f"the benchmark is {benchmark}, the paper's is {published.benchmark}"
+    count, questions = recorded_count(run), published.questions
     if questions is not None and count != questions:
         yield f"{count:,} questions were run, the paper has {questions:,}"
-    if published.get("judge") not in (None, judge):
-        yield f"the judge is {judge}, the paper's is {published['judge']}"
+    if published.judge not in (None, judge):
+        yield f"the judge is {judge}, the paper's is {published.judge}"
     served = manifest.get("servers", {}).get("llm", "").removeprefix("vLLM ")
-    vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.get("vllm")
-    if paper and vllm and vllm.split(".")[:2] != str(paper).split("."):
+    vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.vllm
+    if paper and vllm and vllm.split(".")[:2] != paper.split("."):
         yield f"vLLM is {vllm}, the paper ran {paper}"
     elif paper and not vllm and not config.get("laptop"):
         yield f"the version of vLLM is not recorded, the paper ran {paper}"
     if failed := run.counts.get("failed"):
         yield f"{failed:,} questions failed, and count as wrong"
     if (known := len(run.per_question.get(_DOLLARS, {}))) < count and (
-        RUN_DOLLARS in published["columns"]
+        RUN_DOLLARS in published.columns
     ):
         yield f"the cost is known of {known:,} of {count:,} questions"
 
@@ -306,7 +366,7 @@ def _shown(figure: PublishedFigure) -> tuple[str, ...]:
 
 def _conclusion(
     runs: Sequence[EvaluatedRun],
-    published: Mapping[str, Any],
+    published: PublishedTable,
     figures: Sequence[PublishedFigure],
     *,
     explained: bool,
@@ -316,7 +376,7 @@ def _conclusion(
     tested = [figure for figure in figures if figure.replication]
     same = sum(figure.verdict == "consistent" for figure in tested)
     text = f"{same} of {len(tested)} published values are consistent with ours"
-    questions = published.get("questions")
+    questions = published.questions
     no_evidence = f"{text}. This is no evidence on the paper's result"
     if questions is None:
         return (

@@ -188,7 +188,7 @@ def test_a_run_that_was_stopped_is_not_judged_by_a_model(entry, capsys):
 
 
 PUBLISHED = {
-    "source": "a paper, Table 1",
+    "source": "Table 1",
     "questions": 8,
     "benchmark": "collection",
     "judge": "judge-model",
@@ -205,6 +205,10 @@ PUBLISHED = {
 
 def cell(folder, *, right, questions=8, published=PUBLISHED, judge="judge-model", **changed):
     """A run of a sweep in which the first `right` answers are correct and each cost 1.1 dollars."""
+    if published is not None:
+        tables = {"paper": "a paper", "tables": {"one": published}}
+        (folder.parents[1] / "paper.yaml").write_text(json.dumps(tables))
+        published = str(folder.parents[1] / "paper" / "one")
     factors = {"llm": "vllm-one", "reranker": "none", "tool": "pages"} | changed
     run = RunFolder(folder / "-".join(factors.values()))
     config = {"published": published, "tool": {"depth": 10}}
@@ -308,6 +312,8 @@ def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
     assert "Known cause of differences: a laptop run" in text
     assert "the judge is the exact rule, the paper's is Qwen/Qwen3-32B" in text
     assert "no evidence on the paper's result, which needs its 830 questions" in text
+    (run,) = Path("runs/text_ranking_table2-fictional").glob("*/manifest.json")
+    assert contents(run)["config"]["published"] == "text_ranking/table2"
 
 
 def test_runs_without_published_figures_are_refused(entry, capsys, tmp_path):
@@ -316,3 +322,14 @@ def test_runs_without_published_figures_are_refused(entry, capsys, tmp_path):
     assert "has no published figures" in capsys.readouterr().err
     assert entry("compare", "--published", "runs/absent") == 2
     assert "has no evaluated run" in capsys.readouterr().err
+
+
+def test_an_unknown_published_table_is_answered_with_the_known_ones(entry, capsys, tmp_path):
+    path = cell(tmp_path / "runs" / "s", right=4)
+    for name in ("text_ranking/table0", "nothing/table1"):
+        manifest = contents(path / "manifest.json")
+        manifest["config"]["published"] = name
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        assert entry("compare", "--published", "runs/s") == 2
+        message = capsys.readouterr().err
+        assert f"no published table {name}" in message and "text_ranking/table13" in message
