@@ -27,14 +27,14 @@ from soundingline.experiments.config import (
     merged,
 )
 from soundingline.experiments.hydra_plugins import Cells
-from soundingline.experiments.published_figures import (
-    RUN_DOLLARS,
-    PublishedTable,
-    is_measure,
-    read_published,
-)
+from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
+from soundingline.toolkit.evaluation.published_tables import (
+    PublishedTable,
+    published_questions,
+    read_published,
+)
 from soundingline.toolkit.evaluation.statistics import smallest_difference
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
@@ -65,21 +65,6 @@ _MEASURED = (
     "seconds",
 )
 _WITHOUT_MODELS = frozenset({"benchmark", "unit", "engine", "tool", "judge", "budget", "grid"})
-# Tokens of Qwen3's tokenizer, on all questions and documents.
-PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
-    "browsecomp_plus": (
-        "arXiv 2602.21456, Table 1",
-        {
-            "questions": 830,
-            "tokens a question": 132.19,
-            "documents": 100_195,
-            "tokens a document": 7845.55,
-            "passages": 2_772_255,
-            "tokens a passage": 279.64,
-            "passages a document": 27.7,
-        },
-    )
-}
 
 
 class Model(NamedTuple):
@@ -444,14 +429,9 @@ class Plan:
     @property
     def _questions(self) -> int | None:
         """The published number of questions, else that of a whole benchmark where it is known."""
-        known = self.published.questions if self.published else None
-        selected = any(
-            self.config["benchmark"].get(name) for name in ("qids", "sample", "limit", "split")
-        )
-        benchmark = self._choices.get("benchmark")
-        if known or selected or benchmark not in PUBLISHED:
-            return known
-        return int(PUBLISHED[benchmark][1]["questions"])
+        if self.published and self.published.questions:
+            return self.published.questions
+        return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -1,29 +1,27 @@
 """The figures of a sweep next to those that a paper published for the same cells.
 
-The files of `published/` hold the tables of a paper each. An experiment, and so the manifest of
-each of its runs, names its table by `published`, such as `text_ranking/table3`.
+An experiment, and so the manifest of each of its runs, names the paper's table by `published`, such
+as `text_ranking/table3` (`soundingline.toolkit.evaluation.published_tables`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from math import isclose, nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from rich.box import SIMPLE
 from rich.table import Table
 
 from soundingline.toolkit.console import Console
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
 from soundingline.toolkit.evaluation.comparison import compare, factor_labels, varied_factors
 from soundingline.toolkit.evaluation.evaluation import VERDICTS
 from soundingline.toolkit.evaluation.judge import LlmJudge
+from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.files import read_json, read_json_lines
 from soundingline.toolkit.report.measures import describe, number
@@ -31,75 +29,12 @@ from soundingline.toolkit.report.results import factor_value, recorded_count
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
-FOLDER = Path(__file__).with_name("published")
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
+CACHED_SHARE = "cached_share"
 _DOLLARS = "usage_dollars"
 # Measures of the published evaluator, which have no values by question, and ours that are equal to
 # them where the judgements have one tier.
 _BY_QUESTION = {"recall_published": "recall_previewed", "accuracy_published": "accuracy"}
-
-
-@dataclass(frozen=True)
-class PublishedTable:
-    """A table or figure of a paper.
-
-    Attributes:
-        paper: the paper, by its arXiv identifier, and `source` the table, figure or section.
-        columns: the factors and the measures of `rows`. A factor that is null in a row does not
-            matter; a measure that is null is not published.
-        questions, benchmark, judge, vllm: what the paper's runs were made with; null: unstated.
-        averages: rows of means over the benchmarks of `rows`.
-        other_systems: systems that no cell of the experiment runs.
-        differences: in what our experiment is known to differ from the paper's.
-    """
-
-    paper: str
-    source: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
-    questions: int | None = None
-    benchmark: str | None = None
-    judge: str | None = None
-    vllm: str | None = None
-    averages: tuple[tuple[Any, ...], ...] = ()
-    other_systems: tuple[dict[str, Any], ...] = ()
-    differences: tuple[str, ...] = ()
-
-    @property
-    def title(self) -> str:
-        return f"{self.paper}, {self.source}"
-
-    @property
-    def cells(self) -> list[dict[str, Any]]:
-        """The rows as mappings from column to value."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-
-
-@cache
-def read_published(name: str) -> PublishedTable:
-    """The published table of this name, `<paper>/<table>`: one of `published/`, or, by a path, one
-    of another file, such as `/home/me/paper/table1` of `/home/me/paper.yaml`.
-
-    What a file states above its `tables` holds for all of them. `InputError` for an unknown name.
-    """
-    file = (FOLDER / name).parent.with_suffix(".yaml")
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        tables = content.pop("tables")
-        return parse(PublishedTable, content | tables[Path(name).name], where=f"{file}, {name}")
-    except (OSError, KeyError) as error:
-        raise InputError(
-            f"there is no published table {name}", valid=", ".join(published_names())
-        ) from error
-
-
-def published_names() -> list[str]:
-    """The names of all tables in `published/`."""
-    return [
-        f"{file.stem}/{name}"
-        for file in sorted(FOLDER.glob("*.yaml"))
-        for name in yaml.safe_load(file.read_text(encoding="utf-8"))["tables"]
-    ]
 
 
 class PublishedFigure(NamedTuple):
@@ -168,6 +103,10 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         figures += of_run
     console.print(table)
     console.print(_noise(runs))
+    for name, (low, high) in published.ranges.items():
+        values = sorted(value for run in runs if (value := _behaviour(run, name)) is not None)
+        measured = f"{values[0]:.3g} to {values[-1]:.3g}" if values else "not measured"
+        console.print(f"Published range of {name}: {low:g} to {high:g}; ours: {measured}")
     for system in published.other_systems:
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
         console.print(f"Also published: {shown}")
@@ -255,6 +194,15 @@ def asks_models(run: EvaluatedRun) -> bool:
     """Whether a language model has replied in a run, so that another run may differ."""
     in_ranking = run.manifest.get("costs", {}).get("query", {}).get("output_tokens")
     return bool(in_ranking) or any(name.startswith("usage_") for name in run.metrics)
+
+
+def _behaviour(run: EvaluatedRun, name: str) -> float | None:
+    """A measure of a run, or the share of the agent's input tokens from a prefix cache."""
+    if name != CACHED_SHARE:
+        return run.metrics.get(name)
+    read = run.metrics.get("usage_agent_input_tokens")
+    cached = run.metrics.get("usage_agent_cached_tokens")
+    return cached / read if read and cached is not None else None
 
 
 def _rounding(published: PublishedTable, measure: str) -> float:

@@ -200,6 +200,7 @@ PUBLISHED = {
         ["vllm/two", "none", None, 0.7, None],
     ],
     "other_systems": [{"system": "another", "accuracy": 0.4}],
+    "ranges": {"accuracy": [0.4, 0.75], "cached_share": [0.82, 0.9], "cost_ratio": [3.3, 10]},
 }
 
 
@@ -221,6 +222,8 @@ def cell(folder, *, right, questions=8, published=PUBLISHED, judge="judge-model"
     per_question = {
         "accuracy": {qid: float(place < right) for place, qid in enumerate(qids)},
         "usage_dollars": {qid: 1.1 + 0.1 * (-1) ** place for place, qid in enumerate(qids)},
+        "usage_agent_input_tokens": dict.fromkeys(qids, 80.0),
+        "usage_agent_cached_tokens": dict.fromkeys(qids, 20.0),
     }
     counts = {"questions": questions, "recorded": questions, "failed": 0}
     evaluation = Evaluation(counts=counts).with_values(per_question)
@@ -263,6 +266,9 @@ def test_cells_are_matched_with_rows_by_their_factors(printed, tmp_path, form):
     assert any("Without repeats it is taken to be 50% of the variance" in line for line in lines)
     assert "Not run: llm=vllm/two, reranker=none" in lines
     assert "Also published: system another, accuracy 0.4" in lines
+    assert "Published range of accuracy: 0.4 to 0.75; ours: 0.5 to 0.5" in lines
+    assert "Published range of cached_share: 0.82 to 0.9; ours: 0.25 to 0.25" in lines
+    assert "Published range of cost_ratio: 3.3 to 10; ours: not measured" in lines
     assert lines[-1] == ("2 of 3 published values are consistent with ours: these are reproduced.")
 
 

@@ -6,7 +6,8 @@ from omegaconf import OmegaConf
 
 from soundingline.experiments import config
 from soundingline.experiments.config import CONF, Settings, choice_of
-from soundingline.experiments.published_figures import is_measure, read_published
+from soundingline.experiments.published_figures import is_measure
+from soundingline.toolkit.evaluation.published_tables import read_published
 
 
 def experiments(folder):
