@@ -223,12 +223,15 @@ class OptionFiles:
                 values = merged(values, {key: self.option(nested).values})
         return Option(values, choices | own)
 
+    def text(self, path: str) -> str:
+        """Of the first folder that has the option's file; empty where none has."""
+        files = (folder / f"{path}.yaml" for folder in self._folders)
+        file = next((each for each in files if path and each.is_file()), None)
+        return file.read_text(encoding="utf-8") if file else ""
+
     def _content(self, path: str) -> dict[str, Any]:
-        """Of the first folder that has the file; empty where none has."""
         if path not in self._contents:
-            files = (folder / f"{path}.yaml" for folder in self._folders)
-            file = next((each for each in files if path and each.is_file()), None)
-            content: Any = OmegaConf.to_container(OmegaConf.load(file)) if file else {}
+            content: Any = OmegaConf.to_container(OmegaConf.create(self.text(path)))
             self._contents[path] = content or {}
         return self._contents[path]
 
@@ -326,6 +329,13 @@ class Plan:
         """The paper's table for these cells, if there is one."""
         name = self.config.get("published")
         return read_published(name) if name else None
+
+    def command(self, name: str) -> str:
+        """The command that runs the experiment of this name, which the comment of its file states
+        where it is another one than `run`."""
+        text = self._files.text(f"experiment/{name}")
+        stated = re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text)
+        return stated[1] if stated else "run"
 
     @property
     def needs(self) -> list[str]:
@@ -504,9 +514,12 @@ def block(name: str, about: str, plan: Plan, laptop: int) -> str:
     lines = {
         "about": about,
         "paper": source,
+        "command": f"soundingline {plan.command(name)} experiment={name}",
         "cells": f"{len(plan.cells)}; with scale=laptop {laptop}",
         "needs": "; ".join(plan.needs) or "nothing but its data",
         "estimate": plan.estimate_text(),
+        "state": published.state if published else "",
+        "differs": "; ".join(published.differences) if published else "",
     }
     shown = [f"experiment={name}"]
     for title, text in lines.items():

@@ -110,6 +110,8 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     for system in published.other_systems:
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
         console.print(f"Also published: {shown}")
+    for text in published.differences:
+        console.print(f"Known difference: {text}")
     for row in published.cells:
         if not any(_is_of(run, row) for run in runs):
             factors = ", ".join(f"{key}={value}" for key, value in _factors(row).items())
@@ -139,7 +141,7 @@ def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
                 f"{runs[0].name} and {run.name} are of different experiments",
                 do="compare the runs of one experiment at a time",
             )
-    return read_published(names[0])
+    return read_published(str(names[0]))
 
 
 def is_measure(column: str) -> bool:

@@ -31,6 +31,7 @@ class PublishedTable:
         other_systems: systems that no cell of the experiment runs.
         ranges: the lowest and the highest value of a measure over the paper's systems, where it
             states no others.
+        state: whether our runs with the paper's models and data have reproduced the figures.
         differences: in what our experiment is known to differ from the paper's.
     """
 
@@ -47,6 +48,7 @@ class PublishedTable:
     averages: tuple[tuple[Any, ...], ...] = ()
     other_systems: tuple[dict[str, Any], ...] = ()
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    state: str = "not reproduced"
     differences: tuple[str, ...] = ()
 
     @property
@@ -64,13 +66,15 @@ def read_published(name: str) -> PublishedTable:
     """The published table of this name, `<paper>/<table>`: one of `tables/`, or, by a path, one of
     another file, such as `/home/me/paper/table1` of `/home/me/paper.yaml`.
 
-    What a file states above its `tables` holds for all of them. `InputError` for an unknown name.
+    What a file states above its `tables` holds for all of them, and its differences are added to a
+    table's own. `InputError` for an unknown name.
     """
     file = (FOLDER / name).parent.with_suffix(".yaml")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        tables = content.pop("tables")
-        return parse(PublishedTable, content | tables[Path(name).name], where=f"{file}, {name}")
+        table = content.pop("tables")[Path(name).name]
+        known = [*table.get("differences", ()), *content.get("differences", ())]
+        return parse(PublishedTable, content | table | {"differences": known}, where=file)
     except (OSError, KeyError) as error:
         raise InputError(
             f"there is no published table {name}", valid=", ".join(published_names())
