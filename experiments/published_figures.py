@@ -179,6 +179,15 @@ def figures_of(
             continue
         is_mean = isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6)
         found = None
+        if run.manifest.get("imported"):  # the paper's own run
+            difference, half = ours * scale - value, _rounding(published, name)
+            yield PublishedFigure(
+                name,
+                value,
+                ours * scale,
+                Replication(difference, difference - half, difference + half),
+            )
+            continue
         if values and is_mean and (scale == 1 or questions in (None, scale)):
             attempts = run.repeats.get(same) or {qid: [one] for qid, one in values.items()}
             found = replication(
@@ -215,6 +224,8 @@ def _rounding(published: PublishedTable, measure: str) -> float:
 
 def _noise(runs: Sequence[EvaluatedRun]) -> str:
     """Where the run-to-run noise of the intervals comes from."""
+    if all(run.manifest.get("imported") for run in runs):
+        return "The runs are the authors' own, so that only the rounding of the paper is left."
     sampled = [run for run in runs if asks_models(run)]
     repeated = sum(bool(run.repeats) for run in sampled)
     text = "Intervals have the run-to-run noise of both sides, and no sampling of shared questions."
@@ -270,6 +281,8 @@ def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator
         yield f"{count:,} questions were run, the paper has {questions:,}"
     if published.judge not in (None, judge):
         yield f"the judge is {judge}, the paper's is {published.judge}"
+    if manifest.get("imported"):
+        return
     served = manifest.get("servers", {}).get("llm", "").removeprefix("vLLM ")
     vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.vllm
     if paper and vllm and vllm.split(".")[:2] != paper.split("."):
@@ -325,6 +338,8 @@ def _conclusion(
     without a known cause of differences, are evidence on the paper's result."""
     tested = [figure for figure in figures if figure.replication]
     same = sum(figure.verdict == "consistent" for figure in tested)
+    if all(run.manifest.get("imported") for run in runs):
+        return f"{same} of {len(tested)} published values are those of the released runs."
     text = f"{same} of {len(tested)} published values are consistent with ours"
     questions = published.questions
     no_evidence = f"{text}. This is no evidence on the paper's result"

@@ -31,6 +31,8 @@ class PublishedTable:
         other_systems: systems that no cell of the experiment runs.
         ranges: the lowest and the highest value of a measure over the paper's systems, where it
             states no others.
+        released: the runs that the authors released: the path of their files in a folder, and their
+            factors.
         state: whether our runs with the paper's models and data have reproduced the figures.
         differences: in what our experiment is known to differ from the paper's.
     """
@@ -48,6 +50,7 @@ class PublishedTable:
     averages: tuple[tuple[Any, ...], ...] = ()
     other_systems: tuple[dict[str, Any], ...] = ()
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    released: dict[str, dict[str, Any]] = field(default_factory=dict)
     state: str = "not reproduced"
     differences: tuple[str, ...] = ()
 
