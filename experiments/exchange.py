@@ -12,8 +12,7 @@ from datetime import datetime, timezone
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from soundingline.experiments.build import make
 from soundingline.experiments.collection import texts_under
@@ -382,10 +381,9 @@ def import_run(
     folder = RunFolder.named(Path(config.paths.runs), config.name)
     benchmark: Benchmark = make(config.benchmark)
     released = read_published(config.published).released if config.published else {}
-    source = _Source(format, model, canary_env)
+    bring = partial(_import, settings, benchmark, format=format, model=model, canary_env=canary_env)
     if not released:
-        run = _import(settings, folder, path, source, benchmark)
-        Console().print(comparison_table([run]))
+        Console().print(comparison_table([bring(folder, path, {})]))
         print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
         return
     present = {name: values for name, values in released.items() if (path / name).exists()}
@@ -397,34 +395,26 @@ def import_run(
         )
     for name, values in present.items():
         cell = "-".join(str(value).replace("/", "-") for value in values.values())
-        cell_folder = RunFolder(folder.path / cell)
-        _import(settings, cell_folder, path / name, source, benchmark, values)
+        bring(RunFolder(folder.path / cell), path / name, values)
     if missing := [name for name in released if name not in present]:
         notify(f"{path} has no {', '.join(missing)}")
     compare_with_published([folder.path])
     print_next(f"soundingline replay {folder.path}/RUN retriever=NAME sends their queries to it")
 
 
-class _Source(NamedTuple):
-    """The format of files, the name of their model (empty: the one that they name), and the
-    variable of their canary."""
-
-    format: ImportFormat
-    model: str
-    canary_env: str
-
-
 def _import(
     settings: Settings,
+    benchmark: Benchmark,
     folder: RunFolder,
     path: Path,
-    source: _Source,
-    benchmark: Benchmark,
-    values: Mapping[str, Any] = MappingProxyType({}),
+    values: Mapping[str, Any],
+    *,
+    format: ImportFormat,
+    model: str,
+    canary_env: str,
 ) -> EvaluatedRun:
     """Import the files at a path into a run folder, with the values of its factors, and evaluate
     it."""
-    format, model, canary_env = source
     files = run_paths(path, browsecomp_plus.NO_RUN_FILES)
     imported = {"format": format, "from": path.name, "files": len(files), "model": model}
     manifest = _manifest(settings, benchmark, imported, files)

@@ -27,7 +27,7 @@ from soundingline.experiments.config import (
     merged,
 )
 from soundingline.experiments.hydra_plugins import Cells
-from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure
+from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
 from soundingline.toolkit.evaluation.published_tables import (
@@ -404,7 +404,14 @@ class Plan:
                 asked * run.seconds / self.config["concurrency"] / 3600,
                 f"measured on {run.questions:,} questions of {run.run}",
             )
-        row: Mapping[str, Any] = next((r for r in self.rows if self._is_of(r, values)), {})
+        row: Mapping[str, Any] = next(
+            (
+                row
+                for row in (self.published.cells if self.published else ())
+                if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
+            ),
+            {},
+        )
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
         origin = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
@@ -442,15 +449,6 @@ class Plan:
         if self.published and self.published.questions:
             return self.published.questions
         return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The published figures: a row for each cell of the paper; empty without any."""
-        return self.published.cells if self.published else []
-
-    def _is_of(self, row: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-        factors = {name: v for name, v in row.items() if not is_measure(name) and v is not None}
-        return all(values.get(name, str(value)) == str(value) for name, value in factors.items())
 
     def estimate_text(self) -> str:
         """The dollars and hours of all cells."""

@@ -114,7 +114,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         console.print(f"Known difference: {text}")
     for row in published.cells:
         if not any(_is_of(run, row) for run in runs):
-            factors = ", ".join(f"{key}={value}" for key, value in _factors(row).items())
+            factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
             console.print(f"Not run: {factors}")
     known = Counter(
         cause
@@ -131,7 +131,7 @@ def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
     """The published table that the runs name."""
     names = [run.manifest.get("config", {}).get("published") for run in runs]
     for run, name in zip(runs, names, strict=True):
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not read_published(name).rows:
             raise InputError(
                 f"the experiment of the run {run.name} has no published figures",
                 do="soundingline list experiment shows which have some",
@@ -149,14 +149,15 @@ def is_measure(column: str) -> bool:
     return column == RUN_DOLLARS or bool(describe(column).definition)
 
 
-def _factors(row: Mapping[str, Any]) -> dict[str, Any]:
+def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The factors of a published row that matter."""
     return {name: v for name, v in row.items() if not is_measure(name) and v is not None}
 
 
 def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
     return all(
         factor_value(run, name) == str(value).replace("/", "-")
-        for name, value in _factors(row).items()
+        for name, value in factors_of(row).items()
     )
 
 
