@@ -19,6 +19,7 @@ from support.benchmarks import (
 from support.runs import answer, browsecomp, call, search, write_files
 
 from soundingline.toolkit.evaluation.published_tables import read_published
+from soundingline.toolkit.runs import RunFolder
 
 PI_CANARY, STUDY_CANARY = "the-canary-of-pi-serini", "the-canary-of-the-study"
 PI_SERINI = (  # of the eight data sets in the README of justram/pi-serini at bbab25d
@@ -119,12 +120,16 @@ def test_the_main_table_of_pi_serini_is_recomputed_from_the_released_runs(
         assert found["recall_surfaced"] == pytest.approx(sum(recalls) / len(qids), abs=1e-12)
         assert found["accuracy"] == (len(qids) - 1) / len(qids)
         assert found["tool_calls"] == 1
+    manifest = json.loads(Path("runs/pi/gpt-5.5/manifest.json").read_text())
+    assert manifest["imported"]["model"] == "gpt55"  # as the files name it
     ours = f"{metrics('runs/pi/gpt-5.5')['accuracy']:.3f}"
     (row,) = (line for line in lines if line.startswith("gpt-5.5 accuracy"))
     assert row.split()[2:4] == ["0.831", ours] and row.endswith("differs")
     assert lines[-1] == "0 of 5 published values are those of the released runs."
     assert any("the judge is the exact rule, the paper's is gpt-5.3-codex" in one for one in lines)
     assert not any("vLLM" in line for line in lines)
+    for row in RunFolder(Path("runs/pi/gpt-5.5")).trajectories():
+        assert row.calls[0].arguments == {"reason": "begin", "query": QUESTIONS[row.qid]}
     # Their queries are sent to another pipeline, which finds what it finds.
     assert entry("replay", "runs/pi/gpt-5.5", *chosen, "retriever=bm25_default") == 0
     assert "recall" in capsys.readouterr().out
@@ -236,6 +241,7 @@ def test_a_table_is_recomputed_to_the_last_digit_of_the_authors_evaluator(
     assert any("the judge is Qwen/Qwen3-32B, the paper's is gpt-4.1" in line for line in lines)
     kept = "".join(file.read_text("utf-8") for file in Path("runs/b").rglob("verdicts-*"))
     assert "something else" not in kept
+    assert not any(line.startswith("Not run") for line in lines)
     # Evaluated again, the imported verdicts still count.
     assert entry("evaluate", "runs/b/gpt-5-bm25_default") == 0
     assert metrics("runs/b/gpt-5-bm25_default")["accuracy_published"] == 80 / 230
