@@ -180,24 +180,17 @@ def figures_of(
             yield PublishedFigure(name, value, None, None)
             continue
         is_mean = isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6)
-        found = None
+        found, half = None, _rounding(published, name) / scale
         if run.manifest.get("imported"):  # the paper's own run
-            difference, half = ours * scale - value, _rounding(published, name)
-            yield PublishedFigure(
-                name,
-                value,
-                ours * scale,
-                Replication(difference, difference - half, difference + half),
-            )
-            continue
-        if values and is_mean and (scale == 1 or questions in (None, scale)):
+            found = Replication(*(ours - value / scale + shift for shift in (0, -half, half)))
+        elif values and is_mean and (scale == 1 or questions in (None, scale)):
             attempts = run.repeats.get(same) or {qid: [one] for qid, one in values.items()}
             found = replication(
                 attempts,
                 value / scale,
                 questions,
                 sampled=asks_models(run),
-                rounding=_rounding(published, name) / scale,
+                rounding=half,
             )
         scaled = Replication(*(scale * end for end in found)) if found else None
         yield PublishedFigure(name, value, ours * scale, scaled)

@@ -1,6 +1,8 @@
-"""The table of docs/reproductions.md has what `soundingline list experiment` prints."""
+"""The table of docs/reproductions.md has what `soundingline list experiment` prints. This file, run
+as a program, prints its rows."""
 
 import re
+import sys
 
 from soundingline.experiments.config import CONF
 from soundingline.experiments.planning import OptionFiles, Plan, block
@@ -48,4 +50,4 @@ def test_the_page_begins_with_the_table_of_all_experiments():
 
 
 if __name__ == "__main__":  # prints the table
-    print(*("|" + "|".join(row) + "|" for row, _ in expected()), sep="\n")
+    sys.stdout.writelines("|" + "|".join(row) + "|\n" for row, _ in expected())

@@ -69,15 +69,13 @@ def read_published(name: str) -> PublishedTable:
     """The published table of this name, `<paper>/<table>`: one of `tables/`, or, by a path, one of
     another file, such as `/home/me/paper/table1` of `/home/me/paper.yaml`.
 
-    What a file states above its `tables` holds for all of them, and its differences are added to a
-    table's own. `InputError` for an unknown name.
+    What a file states above its `tables` holds for all of them. `InputError` for an unknown name.
     """
     file = (FOLDER / name).parent.with_suffix(".yaml")
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         table = content.pop("tables")[Path(name).name]
-        known = [*table.get("differences", ()), *content.get("differences", ())]
-        return parse(PublishedTable, content | table | {"differences": known}, where=file)
+        return parse(PublishedTable, content | table, where=file)
     except (OSError, KeyError) as error:
         raise InputError(
             f"there is no published table {name}", valid=", ".join(published_names())
