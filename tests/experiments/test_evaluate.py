@@ -323,9 +323,11 @@ def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
 
 
 def test_runs_without_published_figures_are_refused(entry, capsys, tmp_path):
-    cell(tmp_path / "runs" / "s", right=4, published=None)
-    assert entry("compare", "--published", "runs/s") == 2
-    assert "has no published figures" in capsys.readouterr().err
+    # Nothing is named, or a figure whose numbers are not printed.
+    for name, published in (("s", None), ("t", PUBLISHED | {"columns": [], "rows": []})):
+        cell(tmp_path / "runs" / name, right=4, published=published)
+        assert entry("compare", "--published", f"runs/{name}") == 2
+        assert "has no published figures" in capsys.readouterr().err
     assert entry("compare", "--published", "runs/absent") == 2
     assert "has no evaluated run" in capsys.readouterr().err
 

@@ -184,7 +184,7 @@ def judged(row, right, confidence, model="Qwen/Qwen3-32B"):
 
 
 def test_a_table_is_recomputed_to_the_last_digit_of_the_authors_evaluator(
-    entry, capsys, monkeypatch, tmp_path
+    entry, capsys, canaries, monkeypatch, tmp_path
 ):
     """230 questions with two evidence documents each, judged by a model whose verdicts and
     confidences are in the folder. By hand, as evaluate_run.py computes them:
@@ -213,8 +213,11 @@ def test_a_table_is_recomputed_to_the_last_digit_of_the_authors_evaluator(
     rows = []
     for number, qid in enumerate(qids):
         found = docids[qid][: 1 if number < 150 else 2]
-        result = [search("text", found), answer("something else", confidence="99%")]
-        rows.append(browsecomp(qid, result, metadata={"model": "openai/gpt-5"}))
+        thoughts = [{"type": "summary_text", "text": "One search may be enough for this question."}]
+        thought = {"type": "reasoning", "tool_name": None, "arguments": None, "output": thoughts}
+        result = [thought, search("text", found), answer("something else", confidence="99%")]
+        row = browsecomp(qid, result, metadata={"model": "openai/gpt-5"})
+        rows.append(released(row, CANARY, arguments=False))
     folder = tmp_path / "released" / "bm25"
     write_jsonl(folder / "gpt5.jsonl" / "run.jsonl", rows)
     for number, row in enumerate(rows):
@@ -236,6 +239,8 @@ def test_a_table_is_recomputed_to_the_last_digit_of_the_authors_evaluator(
     assert found["calibration_error_published"] == pytest.approx(
         100 * (100 / 227 * (0.3 - 0.2) ** 2) ** 0.5, abs=1e-12
     )
+    (first, *_) = RunFolder(Path("runs/b/gpt-5-bm25_default")).trajectories()
+    assert first.messages[1]["reasoning"].startswith("One search may")
     lines, told = printed_lines(capsys)
     assert "with 230 verdicts of Qwen/Qwen3-32B" in told
     assert any("the judge is Qwen/Qwen3-32B, the paper's is gpt-4.1" in line for line in lines)

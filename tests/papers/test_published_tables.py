@@ -2,6 +2,7 @@
 down again from the sources that the tables name."""
 
 import pytest
+from sheet import cells
 
 from soundingline.experiments.config import CONF
 from soundingline.experiments.published_figures import is_measure
@@ -191,6 +192,13 @@ def test_browsecomp_plus():
     # Pi-Serini compares itself with gpt-5 over Qwen3-Embed-8B, whose dollars these are.
     (dense,) = read_published("pi_serini/main").other_systems
     assert round(dollars["gpt-5", "qwen3_embedding_8b"], 1) == dense["run_dollars"] == 360.7
+
+
+def test_the_baseline_has_the_rows_of_its_agent():
+    (name,) = {settings.config.published for settings in cells("browsecomp_plus/baseline")}
+    published = {row["retriever"] for row in read_published(name).cells}
+    run = {settings.choices["retriever"] for settings in cells("browsecomp_plus/baseline")}
+    assert published == {"bm25_default", "qwen3_embedding_8b"} and published < run
 
 
 def test_the_agent_that_two_papers_report():
