@@ -102,7 +102,7 @@ class Root:
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
     laptop: bool = False
-    published: Any = None
+    published: str | None = None
     sealed: bool = True
     traces: Any = True
     baseline: dict[str, str] = field(default_factory=dict)

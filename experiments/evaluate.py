@@ -46,6 +46,7 @@ from soundingline.toolkit.evaluation.comparison import compare as compare_runs
 from soundingline.toolkit.evaluation.evaluation import read_rankings
 from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import (
+    ImportedVerdicts,
     JudgeCase,
     LlmJudge,
     ModelVerdict,
@@ -122,7 +123,8 @@ def judge_run(
     ledger: Ledger,
     servers: Servers | None = None,
 ) -> list[Judge]:
-    """The judges of a run, one for each of its repeats. A language model first judges all answers
+    """The judges of a run, one for each of its repeats. Verdicts that were imported with the run
+    precede the exact rule. A language model first judges all answers
     without a verdict; its requests are entered in `ledger`, and each verdict is written as soon as
     it is received. No agent runs.
 
@@ -134,7 +136,8 @@ def judge_run(
     judge, llm = _judge(config)
     parts = folder.repeats()
     if not isinstance(judge, LlmJudge) or llm is None:
-        return [judge] * len(parts)
+        shipped = (folder.path / ImportedVerdicts.path).exists()
+        return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(parts)
     work = [_work(part, judge, benchmark) for part in parts]
     if any(one.left for one in work):
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")

@@ -20,6 +20,7 @@ from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.evaluate import check_judge, evaluate_recorded
 from soundingline.experiments.naming import factors, form_of
 from soundingline.experiments.pipeline import evidence_passages
+from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark, recorded_option
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
@@ -29,6 +30,8 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, final_ranking, load_run
 from soundingline.toolkit.evaluation.agent_run import without_texts
 from soundingline.toolkit.evaluation.evaluation import RANKINGS, read_rankings, trec_run
+from soundingline.toolkit.evaluation.judge import ImportedVerdicts, ModelVerdict
+from soundingline.toolkit.evaluation.published_tables import read_published
 from soundingline.toolkit.exchange import browsecomp_plus, inspect_ai, trec_rag
 from soundingline.toolkit.exchange.transcript import (
     Transcript,
@@ -364,19 +367,58 @@ def import_run(
     """Import a run of another program, evaluate it and print its measures.
 
     PATH is a folder of run files, a file, or a log of Inspect AI, whose epochs become repeats. It
-    becomes the run folder
-    `runs/<name>` (name=NAME), which `soundingline compare` accepts. Overrides choose the benchmark
-    and the judge.
+    becomes the run folder `runs/<name>` (name=NAME), which `soundingline compare` accepts.
+    Overrides choose the benchmark and the judge. Verdicts of an evaluator (`*_eval.json`) that are
+    among the files take the place of the exact rule.
+
+    With an experiment of published runs, PATH is a folder with the authors' released runs. They
+    become the cells of `runs/<name>`, and their figures are printed next to the paper's.
     """
     config = settings.config
     if config.name is None:
         raise InputError("name= is missing", do="give the run a name: name=NAME")
     check_judge(config)
     folder = RunFolder.named(Path(config.paths.runs), config.name)
-    files = run_paths(path, browsecomp_plus.NO_RUN_FILES if format == "pi_serini" else ())
     benchmark: Benchmark = make(config.benchmark)
+    released = read_published(config.published).released if config.published else {}
+    bring = partial(_import, settings, benchmark, format=format, model=model, canary_env=canary_env)
+    if not released:
+        Console().print(comparison_table([bring(folder, path, {})]))
+        print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
+        return
+    present = {name: values for name, values in released.items() if (path / name).exists()}
+    if not present:
+        raise InputError(
+            f"{path} has no released run of {config.published}",
+            valid=f"a folder with some of {', '.join(released)}",
+            do="download the authors' runs",
+        )
+    for name, values in present.items():
+        cell = "-".join(str(value).replace("/", "-") for value in values.values())
+        bring(RunFolder(folder.path / cell), path / name, values)
+    if missing := [name for name in released if name not in present]:
+        notify(f"{path} has no {', '.join(missing)}")
+    compare_with_published([folder.path])
+    print_next(f"soundingline replay {folder.path}/RUN retriever=NAME sends their queries to it")
+
+
+def _import(
+    settings: Settings,
+    benchmark: Benchmark,
+    folder: RunFolder,
+    path: Path,
+    values: Mapping[str, Any],
+    *,
+    format: ImportFormat,
+    model: str,
+    canary_env: str,
+) -> EvaluatedRun:
+    """Import the files at a path into a run folder, with the values of its factors, and evaluate
+    it."""
+    files = run_paths(path, browsecomp_plus.NO_RUN_FILES)
     imported = {"format": format, "from": path.name, "files": len(files), "model": model}
     manifest = _manifest(settings, benchmark, imported, files)
+    manifest["factors"] |= {name: str(value).replace("/", "-") for name, value in values.items()}
     if folder.path.exists():
         # Such a folder is whole, because it appears after all files are read, but it may not be
         # evaluated yet. The model may have been read from the files.
@@ -392,17 +434,23 @@ def import_run(
     else:
         with atomic_folder(folder.path) as unfinished:
             run, models = RunFolder(unfinished), Counter[str]()
+            verdicts: Verdicts = {}
             with run.writing(manifest):
-                message = _write(run, _READERS[format](files, canary_env, models), benchmark)
+                reader = _READERS[format](files, canary_env, models, verdicts)
+                message = _write(run, reader, benchmark)
+            if verdicts:
+                judges = Counter(judge for judge, _ in verdicts.values())
+                ((judge, _),) = judges.most_common(1)
+                ImportedVerdicts.write(unfinished, judge, (row for _, row in verdicts.values()))
+                message += f", with {len(verdicts)} verdicts of {', '.join(judges)}"
             if not model and models:  # of those that the files name, the most frequent
                 names = (name[:_MODEL_CHARACTERS] for name, _ in models.most_common(_MODELS))
-                manifest["factors"]["llm"] = manifest["imported"]["model"] = redact(
-                    ", ".join(names)
-                )
+                named = redact(", ".join(names))
+                manifest["factors"].setdefault("llm", named)
+                manifest["imported"]["model"] = named
                 write_json(run.manifest_path, manifest, clear=True)
     Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
-    Console().print(comparison_table([evaluate_recorded(folder, benchmark, config)]))
-    print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
+    return evaluate_recorded(folder, benchmark, settings.config)
 
 
 def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) -> str:
@@ -469,7 +517,9 @@ def _manifest(
         "agent": f"imported from {imported['format']}",
         **({"llm": str(imported["model"])} if imported["model"] else {}),
     }
+    published = settings.config.published
     config = {"benchmark": plain_values(settings.config.benchmark)}
+    config |= {"published": published} if published else {}
     prints = {
         "benchmark": benchmark.fingerprint,
         "imported": file_hash(*files),
@@ -479,25 +529,38 @@ def _manifest(
     return {**manifest, "imported": dict(imported)}
 
 
+Verdicts = dict[str, tuple[str, ModelVerdict]]  # by question, with the model
+
+
 def _read_run_files(
-    files: list[Path], canary_env: str, models: Counter[str], pi_serini: bool = False
+    files: list[Path],
+    canary_env: str,
+    models: Counter[str],
+    verdicts: Verdicts,
+    pi_serini: bool = False,
 ) -> Iterator[Recorded]:
-    """The questions of run files. The models that the files name are counted in `models`."""
+    """The questions of run files. The models that the files name are counted in `models`, and the
+    verdicts of an evaluator among the files added to `verdicts`."""
 
     def counted() -> Iterator[tuple[str, dict[str, Any]]]:
         for location, content in run_files(files):
-            metadata = content.get("metadata")
+            if "judge_result" in content:
+                judge, verdict = browsecomp_plus.read_judgement(location, content)
+                verdicts[verdict.qid] = judge, verdict
+                continue
+            metadata = content.get("metadata") or content  # a released file of Pi-Serini
             model = metadata.get("model") if isinstance(metadata, dict) else None
             if isinstance(model, str) and model.strip():
                 models[model.strip()] += 1
             yield location, content
 
-    if pi_serini:
-        return browsecomp_plus.read_pi_serini(counted())
-    return browsecomp_plus.read(counted(), canary_of(canary_env))
+    read = browsecomp_plus.read_pi_serini if pi_serini else browsecomp_plus.read
+    return read(counted(), canary_of(canary_env))
 
 
-def _read_inspect(files: list[Path], canary_env: str, models: Counter[str]) -> Iterator[Recorded]:
+def _read_inspect(
+    files: list[Path], canary_env: str, models: Counter[str], verdicts: Verdicts
+) -> Iterator[Recorded]:
     for file in files:
         for recorded in inspect_ai.read(file):
             models.update(map(str, recorded.source.get("models", ())))
@@ -516,7 +579,9 @@ def canary_of(variable: str) -> Canary | None:
     return Canary(canary) if canary else None
 
 
-_READERS: dict[ImportFormat, Callable[[list[Path], str, Counter[str]], Iterator[Recorded]]] = {
+_READERS: dict[
+    ImportFormat, Callable[[list[Path], str, Counter[str], Verdicts], Iterator[Recorded]]
+] = {
     "browsecomp_plus": _read_run_files,
     "pi_serini": partial(_read_run_files, pi_serini=True),
     "inspect": _read_inspect,
@@ -601,7 +666,7 @@ def _read_questions(
                 continue
             try:
                 if "surfaced_docids" in content:
-                    yield from browsecomp_plus.read_pi_serini([(location, content)])
+                    yield from browsecomp_plus.read_pi_serini([(location, content)], canary)
                 else:
                     yield from browsecomp_plus.read([(location, content)], canary)
             except browsecomp_plus.ObfuscatedFile:

@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import PUBLISHED, OptionFiles, Plan, block, measured_runs
+from soundingline.experiments.planning import OptionFiles, Plan, block, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
@@ -41,6 +41,8 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.evaluation.funnel import relevant_documents
+from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
 from soundingline.toolkit.llm.local_servers import VllmServer
@@ -320,15 +322,16 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
     cannot be opened."""
     config, option = settings.config, settings.choices["benchmark"]
     source = tokenizer or config.tool.get("tokenizer")
+    published = published_statistics(config.benchmark, option)
     try:
         counter = load_tokenizer(source)
         ours = statistics(make(config.benchmark), make(config.unit), counter.count)
     except InputError:
-        if option in PUBLISHED:
-            Console().print(_statistics_table({}, option))
+        if published[1]:
+            Console().print(_statistics_table({}, *published))
         raise
     tokens = "words and punctuation marks" if source is None else f"tokens of {source}"
-    Console().print(_statistics_table(ours, option))
+    Console().print(_statistics_table(ours, *published))
     Console(soft_wrap=True).print(f"Tokens are {tokens}; titles are not counted.", highlight=False)
 
 
@@ -336,9 +339,10 @@ def statistics(
     benchmark: Benchmark, segmenter: Segmenter, count: Callable[[str], int]
 ) -> dict[str, float]:
     """Number and mean length of the questions, documents and units of a benchmark, in the order and
-    with the names of `PUBLISHED`. Reads the corpus once; `count` gives the tokens of a text. Titles
-    are not counted."""
+    with the names of the published ones. Reads the corpus once; `count` gives the tokens of a text.
+    Titles are not counted."""
     questions = [count(topic.text) for topic in benchmark.topics]
+    relevant = relevant_documents(benchmark.qrels["evidence"]).values()
     documents = units = document_tokens = unit_tokens = 0
     for document in track(benchmark.documents(), f"Reading {benchmark.name}"):
         documents += 1
@@ -352,6 +356,7 @@ def statistics(
         "tokens a question": sum(questions) / max(1, len(questions)),
         "documents": documents,
         "tokens a document": document_tokens / max(1, documents),
+        "relevant documents a question": sum(map(len, relevant)) / max(1, len(relevant)),
     }
     if not segmenter.whole_documents:
         name = "passage" if segmenter.passages else segmenter.name
@@ -361,9 +366,9 @@ def statistics(
     return found
 
 
-def _statistics_table(ours: Mapping[str, float], option: str) -> Table:
-    published: Mapping[str, float]
-    source, published = PUBLISHED.get(option, ("", {}))
+def _statistics_table(
+    ours: Mapping[str, float], source: str, published: Mapping[str, float]
+) -> Table:
     table = Table("", box=None)
     for title in [*(["here"] if ours else []), *([f"published ({source})"] if source else [])]:
         table.add_column(title, justify="right")

@@ -27,9 +27,14 @@ from soundingline.experiments.config import (
     merged,
 )
 from soundingline.experiments.hydra_plugins import Cells
-from soundingline.experiments.published_figures import RUN_DOLLARS, is_measure, rows_of
+from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
+from soundingline.toolkit.evaluation.published_tables import (
+    PublishedTable,
+    published_questions,
+    read_published,
+)
 from soundingline.toolkit.evaluation.statistics import smallest_difference
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
@@ -60,21 +65,6 @@ _MEASURED = (
     "seconds",
 )
 _WITHOUT_MODELS = frozenset({"benchmark", "unit", "engine", "tool", "judge", "budget", "grid"})
-# Tokens of Qwen3's tokenizer, on all questions and documents.
-PUBLISHED: dict[str, tuple[str, dict[str, float]]] = {
-    "browsecomp_plus": (
-        "arXiv 2602.21456, Table 1",
-        {
-            "questions": 830,
-            "tokens a question": 132.19,
-            "documents": 100_195,
-            "tokens a document": 7845.55,
-            "passages": 2_772_255,
-            "tokens a passage": 279.64,
-            "passages a document": 27.7,
-        },
-    )
-}
 
 
 class Model(NamedTuple):
@@ -233,12 +223,15 @@ class OptionFiles:
                 values = merged(values, {key: self.option(nested).values})
         return Option(values, choices | own)
 
+    def text(self, path: str) -> str:
+        """Of the first folder that has the option's file; empty where none has."""
+        files = (folder / f"{path}.yaml" for folder in self._folders)
+        file = next((each for each in files if path and each.is_file()), None)
+        return file.read_text(encoding="utf-8") if file else ""
+
     def _content(self, path: str) -> dict[str, Any]:
-        """Of the first folder that has the file; empty where none has."""
         if path not in self._contents:
-            files = (folder / f"{path}.yaml" for folder in self._folders)
-            file = next((each for each in files if path and each.is_file()), None)
-            content: Any = OmegaConf.to_container(OmegaConf.load(file)) if file else {}
+            content: Any = OmegaConf.to_container(OmegaConf.create(self.text(path)))
             self._contents[path] = content or {}
         return self._contents[path]
 
@@ -332,8 +325,17 @@ class Plan:
         return self._files.compose({key: path})
 
     @property
-    def published(self) -> Mapping[str, Any]:
-        return self.config.get("published") or {}
+    def published(self) -> PublishedTable | None:
+        """The paper's table for these cells, if there is one."""
+        name = self.config.get("published")
+        return read_published(name) if name else None
+
+    def command(self, name: str) -> str:
+        """The command that runs the experiment of this name, which the comment of its file states
+        where it is another one than `run`."""
+        text = self._files.text(f"experiment/{name}")
+        stated = re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text)
+        return stated[1] if stated else "run"
 
     @property
     def needs(self) -> list[str]:
@@ -402,7 +404,14 @@ class Plan:
                 asked * run.seconds / self.config["concurrency"] / 3600,
                 f"measured on {run.questions:,} questions of {run.run}",
             )
-        row: Mapping[str, Any] = next((r for r in self.rows if self._is_of(r, values)), {})
+        row: Mapping[str, Any] = next(
+            (
+                row
+                for row in (self.published.cells if self.published else ())
+                if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
+            ),
+            {},
+        )
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
         origin = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
@@ -437,23 +446,9 @@ class Plan:
     @property
     def _questions(self) -> int | None:
         """The published number of questions, else that of a whole benchmark where it is known."""
-        known = self.published.get("questions")
-        selected = any(
-            self.config["benchmark"].get(name) for name in ("qids", "sample", "limit", "split")
-        )
-        benchmark = self._choices.get("benchmark")
-        if known or selected or benchmark not in PUBLISHED:
-            return known
-        return int(PUBLISHED[benchmark][1]["questions"])
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The published figures: a row for each cell of the paper; empty without any."""
-        return rows_of(self.published) if self.published.get("rows") else []
-
-    def _is_of(self, row: Mapping[str, Any], values: Mapping[str, str]) -> bool:
-        factors = {name: v for name, v in row.items() if not is_measure(name) and v is not None}
-        return all(values.get(name, str(value)) == str(value) for name, value in factors.items())
+        if self.published and self.published.questions:
+            return self.published.questions
+        return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))
 
     def estimate_text(self) -> str:
         """The dollars and hours of all cells."""
@@ -511,20 +506,18 @@ class Plan:
 def block(name: str, about: str, plan: Plan, laptop: int) -> str:
     """What `soundingline list experiments` prints of an experiment, in at most `WIDTH` columns."""
     published = plan.published
-    source = published.get("source", "")
-    if source and published.get("questions"):
-        source += f"; {published['questions']:,} questions"
-    rows = [
-        ", ".join(f"{key} {value}" for key, value in row.items() if value is not None)
-        for row in plan.rows
-    ]
+    source = published.title if published else "none"
+    if published and published.questions:
+        source += f"; {published.questions:,} questions"
     lines = {
         "about": about,
-        "paper": source or "none",
+        "paper": source,
+        "command": f"soundingline {plan.command(name)} experiment={name}",
         "cells": f"{len(plan.cells)}; with scale=laptop {laptop}",
         "needs": "; ".join(plan.needs) or "nothing but its data",
         "estimate": plan.estimate_text(),
-        "published": "\n".join(rows),
+        "state": published.state if published else "",
+        "differs": "; ".join(published.differences) if published else "",
     }
     shown = [f"experiment={name}"]
     for title, text in lines.items():

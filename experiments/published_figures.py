@@ -1,9 +1,7 @@
 """The figures of a sweep next to those that a paper published for the same cells.
 
-An experiment states the paper's figures below `published`, and the manifest of each of its runs
-records them. `columns` are the factors and the measures of `rows`; a factor that is null in a row
-does not matter. `questions`, `benchmark`, `judge` and `vllm` describe how the paper's runs were
-made, and `other_systems` has systems that the sweep does not run.
+An experiment, and so the manifest of each of its runs, names the paper's table by `published`, such
+as `text_ranking/table3` (`soundingline.toolkit.evaluation.published_tables`).
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
 from soundingline.toolkit.evaluation.comparison import compare, factor_labels, varied_factors
 from soundingline.toolkit.evaluation.evaluation import VERDICTS
 from soundingline.toolkit.evaluation.judge import LlmJudge
+from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.files import read_json, read_json_lines
 from soundingline.toolkit.report.measures import describe, number
@@ -31,6 +30,7 @@ from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
+CACHED_SHARE = "cached_share"
 _DOLLARS = "usage_dollars"
 # Measures of the published evaluator, which have no values by question, and ours that are equal to
 # them where the judgements have one tier.
@@ -82,7 +82,8 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     published = _published(runs)
     varied = varied_factors(runs)
     labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
-    console, table = Console(soft_wrap=True), Table(title=str(published["source"]), box=SIMPLE)
+    authors = all(run.manifest.get("imported") for run in runs)
+    console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
     for title in ("published", "ours", "difference", "95 % interval"):
@@ -92,7 +93,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     for run, label in zip(runs, labels, strict=True):
         of_run = [
             figure
-            for row in rows_of(published)
+            for row in published.cells
             if _is_of(run, row)
             for figure in figures_of(run, row, published)
         ]
@@ -103,12 +104,18 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         figures += of_run
     console.print(table)
     console.print(_noise(runs))
-    for system in published.get("other_systems") or ():
+    for name, (low, high) in published.ranges.items():
+        values = sorted(value for run in runs if (value := _behaviour(run, name)) is not None)
+        measured = f"{values[0]:.3g} to {values[-1]:.3g}" if values else "not measured"
+        console.print(f"Published range of {name}: {low:g} to {high:g}; ours: {measured}")
+    for system in published.other_systems:
         shown = ", ".join(f"{key} {value}" for key, value in system.items())
         console.print(f"Also published: {shown}")
-    for row in rows_of(published):
-        if not any(_is_of(run, row) for run in runs):
-            factors = ", ".join(f"{key}={value}" for key, value in _factors(row).items())
+    for text in published.differences:
+        console.print(f"Known difference: {text}")
+    for row in published.cells:
+        if not authors and not any(_is_of(run, row) for run in runs):
+            factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
             console.print(f"Not run: {factors}")
     known = Counter(
         cause
@@ -121,26 +128,21 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     console.print(_conclusion(runs, published, figures, explained=bool(known)))
 
 
-def _published(runs: Sequence[EvaluatedRun]) -> Mapping[str, Any]:
-    """The published figures that the runs record."""
-    recorded = [run.manifest.get("config", {}).get("published") or {} for run in runs]
-    for run, published in zip(runs, recorded, strict=True):
-        if not published.get("rows"):
+def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
+    """The published table that the runs name."""
+    names = [run.manifest.get("config", {}).get("published") for run in runs]
+    for run, name in zip(runs, names, strict=True):
+        if not isinstance(name, str) or not read_published(name).rows:
             raise InputError(
                 f"the experiment of the run {run.name} has no published figures",
                 do="soundingline list experiment shows which have some",
             )
-        if published != recorded[0]:
+        if name != names[0]:
             raise InputError(
                 f"{runs[0].name} and {run.name} are of different experiments",
                 do="compare the runs of one experiment at a time",
             )
-    return recorded[0]
-
-
-def rows_of(published: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows as mappings from column to value."""
-    return [dict(zip(published["columns"], row, strict=True)) for row in published["rows"]]
+    return read_published(str(names[0]))
 
 
 def is_measure(column: str) -> bool:
@@ -148,24 +150,25 @@ def is_measure(column: str) -> bool:
     return column == RUN_DOLLARS or bool(describe(column).definition)
 
 
-def _factors(row: Mapping[str, Any]) -> dict[str, Any]:
+def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The factors of a published row that matter."""
     return {name: v for name, v in row.items() if not is_measure(name) and v is not None}
 
 
 def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
     return all(
         factor_value(run, name) == str(value).replace("/", "-")
-        for name, value in _factors(row).items()
+        for name, value in factors_of(row).items()
     )
 
 
 def figures_of(
-    run: EvaluatedRun, row: Mapping[str, Any], published: Mapping[str, Any]
+    run: EvaluatedRun, row: Mapping[str, Any], published: PublishedTable
 ) -> Iterator[PublishedFigure]:
     """The published measures of a row with those of a run. `run_dollars` is the sum over the
     questions of the agent's and the stages' dollars, which has an interval where both sums are over
     the same number of questions."""
-    questions = published.get("questions")
+    questions = published.questions
     for name, value in row.items():
         if value is None or not is_measure(name):
             continue
@@ -177,15 +180,17 @@ def figures_of(
             yield PublishedFigure(name, value, None, None)
             continue
         is_mean = isclose(run.metrics.get(same, nan), ours, abs_tol=1e-6)
-        found = None
-        if values and is_mean and (scale == 1 or questions in (None, scale)):
+        found, half = None, _rounding(published, name) / scale
+        if run.manifest.get("imported"):  # the paper's own run
+            found = Replication(*(ours - value / scale + shift for shift in (0, -half, half)))
+        elif values and is_mean and (scale == 1 or questions in (None, scale)):
             attempts = run.repeats.get(same) or {qid: [one] for qid, one in values.items()}
             found = replication(
                 attempts,
                 value / scale,
                 questions,
                 sampled=asks_models(run),
-                rounding=_rounding(published, name) / scale,
+                rounding=half,
             )
         scaled = Replication(*(scale * end for end in found)) if found else None
         yield PublishedFigure(name, value, ours * scale, scaled)
@@ -197,14 +202,25 @@ def asks_models(run: EvaluatedRun) -> bool:
     return bool(in_ranking) or any(name.startswith("usage_") for name in run.metrics)
 
 
-def _rounding(published: Mapping[str, Any], measure: str) -> float:
+def _behaviour(run: EvaluatedRun, name: str) -> float | None:
+    """A measure of a run, or the share of the agent's input tokens from a prefix cache."""
+    if name != CACHED_SHARE:
+        return run.metrics.get(name)
+    read = run.metrics.get("usage_agent_input_tokens")
+    cached = run.metrics.get("usage_agent_cached_tokens")
+    return cached / read if read and cached is not None else None
+
+
+def _rounding(published: PublishedTable, measure: str) -> float:
     """Half a unit of the last digit with which a measure is published."""
-    values = [row[measure] for row in rows_of(published) if row.get(measure) is not None]
+    values = [row[measure] for row in published.cells if row.get(measure) is not None]
     return 0.5 * 10.0 ** -max(len(f"{value!r}".partition(".")[2]) for value in values)
 
 
 def _noise(runs: Sequence[EvaluatedRun]) -> str:
     """Where the run-to-run noise of the intervals comes from."""
+    if all(run.manifest.get("imported") for run in runs):
+        return "The runs are the authors' own, so that only the rounding of the paper is left."
     sampled = [run for run in runs if asks_models(run)]
     repeated = sum(bool(run.repeats) for run in sampled)
     text = "Intervals have the run-to-run noise of both sides, and no sampling of shared questions."
@@ -247,29 +263,31 @@ def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Tab
     return table
 
 
-def causes(run: EvaluatedRun, published: Mapping[str, Any], judge: str) -> Iterator[str]:
+def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator[str]:
     """What is known to make the figures of a run differ from the paper's."""
     config, manifest = run.manifest.get("config", {}), run.manifest
     if config.get("laptop"):
         yield "a laptop run: generated questions, and an agent without a model"
     benchmark = manifest.get("benchmark", {}).get("option")
-    if published.get("benchmark") not in (None, benchmark):
-        yield f"the benchmark is {benchmark}, the paper's is {published['benchmark']}"
-    count, questions = recorded_count(run), published.get("questions")
+    if published.benchmark not in (None, benchmark):
+        yield f"the benchmark is {benchmark}, the paper's is {published.benchmark}"
+    count, questions = recorded_count(run), published.questions
     if questions is not None and count != questions:
         yield f"{count:,} questions were run, the paper has {questions:,}"
-    if published.get("judge") not in (None, judge):
-        yield f"the judge is {judge}, the paper's is {published['judge']}"
+    if published.judge not in (None, judge):
+        yield f"the judge is {judge}, the paper's is {published.judge}"
+    if manifest.get("imported"):
+        return
     served = manifest.get("servers", {}).get("llm", "").removeprefix("vLLM ")
-    vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.get("vllm")
-    if paper and vllm and vllm.split(".")[:2] != str(paper).split("."):
+    vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.vllm
+    if paper and vllm and vllm.split(".")[:2] != paper.split("."):
         yield f"vLLM is {vllm}, the paper ran {paper}"
     elif paper and not vllm and not config.get("laptop"):
         yield f"the version of vLLM is not recorded, the paper ran {paper}"
     if failed := run.counts.get("failed"):
         yield f"{failed:,} questions failed, and count as wrong"
     if (known := len(run.per_question.get(_DOLLARS, {}))) < count and (
-        RUN_DOLLARS in published["columns"]
+        RUN_DOLLARS in published.columns
     ):
         yield f"the cost is known of {known:,} of {count:,} questions"
 
@@ -306,7 +324,7 @@ def _shown(figure: PublishedFigure) -> tuple[str, ...]:
 
 def _conclusion(
     runs: Sequence[EvaluatedRun],
-    published: Mapping[str, Any],
+    published: PublishedTable,
     figures: Sequence[PublishedFigure],
     *,
     explained: bool,
@@ -315,8 +333,10 @@ def _conclusion(
     without a known cause of differences, are evidence on the paper's result."""
     tested = [figure for figure in figures if figure.replication]
     same = sum(figure.verdict == "consistent" for figure in tested)
+    if all(run.manifest.get("imported") for run in runs):
+        return f"{same} of {len(tested)} published values are those of the released runs."
     text = f"{same} of {len(tested)} published values are consistent with ours"
-    questions = published.get("questions")
+    questions = published.questions
     no_evidence = f"{text}. This is no evidence on the paper's result"
     if questions is None:
         return (

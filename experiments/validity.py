@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from soundingline.experiments.config import flat_values, is_choice, key_of, merged, value_of
-from soundingline.experiments.planning import PUBLISHED, OptionFiles, read_default
+from soundingline.experiments.planning import OptionFiles, read_default
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
+from soundingline.toolkit.evaluation.published_tables import published_questions
 from soundingline.toolkit.evaluation.threats import ComposedCell, Threat, find_threats
 
 # Agents that ask no language model, whatever `llm` is.
@@ -80,10 +81,7 @@ def _questions(config: Mapping[str, Any], factors: Mapping[str, str]) -> int | N
     for key in ("limit", "questions"):  # the latter of a generated world
         if isinstance(benchmark.get(key), int):
             return int(benchmark[key])
-    named = factors.get("benchmark", "")
-    if named not in PUBLISHED or any(benchmark.get(n) for n in ("qids", "sample", "split")):
-        return None
-    return int(PUBLISHED[named][1]["questions"])
+    return published_questions(benchmark, factors.get("benchmark", ""))
 
 
 def _tuned_on_reported(config: Mapping[str, Any], run: EvaluatedRun | None) -> bool:

@@ -269,6 +269,7 @@ def test_a_benchmark_is_described_by_counts_and_mean_lengths(entry, capsys, tmp_
         "passages": "3",
         "tokens a passage": "3.67",
         "passages a document": "1.50",
+        "relevant documents a question": "1.00",
     }
     assert {name: rows.get(name) for name in expected} == expected
     assert "words and punctuation marks" in printed and "published" not in printed
@@ -287,6 +288,12 @@ def test_the_published_statistics_are_shown_where_the_benchmark_cannot_be_opened
     assert rows["passages"] == "2,772,255" and rows["tokens a passage"] == "279.64"
     assert rows["tokens a document"] == "7,845.55" and rows["tokens a question"] == "132.19"
     assert "/nowhere/rows" in printed.err
+    assert entry(
+        "describe", "benchmark=ir_datasets", "benchmark.dataset=beir/nq", "tool.tokenizer=x"
+    )
+    printed = capsys.readouterr()
+    rows = {name.strip(): value for name, value in described(printed.out).items()}
+    assert rows["relevant documents a question"] == "1.22" and rows["documents"] == "2,680,000"
 
 
 def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys):

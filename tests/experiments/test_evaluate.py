@@ -188,7 +188,7 @@ def test_a_run_that_was_stopped_is_not_judged_by_a_model(entry, capsys):
 
 
 PUBLISHED = {
-    "source": "a paper, Table 1",
+    "source": "Table 1",
     "questions": 8,
     "benchmark": "collection",
     "judge": "judge-model",
@@ -200,11 +200,16 @@ PUBLISHED = {
         ["vllm/two", "none", None, 0.7, None],
     ],
     "other_systems": [{"system": "another", "accuracy": 0.4}],
+    "ranges": {"accuracy": [0.4, 0.75], "cached_share": [0.82, 0.9], "cost_ratio": [3.3, 10]},
 }
 
 
 def cell(folder, *, right, questions=8, published=PUBLISHED, judge="judge-model", **changed):
     """A run of a sweep in which the first `right` answers are correct and each cost 1.1 dollars."""
+    if published is not None:
+        tables = {"paper": "a paper", "tables": {"one": published}}
+        (folder.parents[1] / "paper.yaml").write_text(json.dumps(tables))
+        published = str(folder.parents[1] / "paper" / "one")
     factors = {"llm": "vllm-one", "reranker": "none", "tool": "pages"} | changed
     run = RunFolder(folder / "-".join(factors.values()))
     config = {"published": published, "tool": {"depth": 10}}
@@ -217,6 +222,8 @@ def cell(folder, *, right, questions=8, published=PUBLISHED, judge="judge-model"
     per_question = {
         "accuracy": {qid: float(place < right) for place, qid in enumerate(qids)},
         "usage_dollars": {qid: 1.1 + 0.1 * (-1) ** place for place, qid in enumerate(qids)},
+        "usage_agent_input_tokens": dict.fromkeys(qids, 80.0),
+        "usage_agent_cached_tokens": dict.fromkeys(qids, 20.0),
     }
     counts = {"questions": questions, "recorded": questions, "failed": 0}
     evaluation = Evaluation(counts=counts).with_values(per_question)
@@ -259,6 +266,9 @@ def test_cells_are_matched_with_rows_by_their_factors(printed, tmp_path, form):
     assert any("Without repeats it is taken to be 50% of the variance" in line for line in lines)
     assert "Not run: llm=vllm/two, reranker=none" in lines
     assert "Also published: system another, accuracy 0.4" in lines
+    assert "Published range of accuracy: 0.4 to 0.75; ours: 0.5 to 0.5" in lines
+    assert "Published range of cached_share: 0.82 to 0.9; ours: 0.25 to 0.25" in lines
+    assert "Published range of cost_ratio: 3.3 to 10; ours: not measured" in lines
     assert lines[-1] == ("2 of 3 published values are consistent with ours: these are reproduced.")
 
 
@@ -308,11 +318,26 @@ def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
     assert "Known cause of differences: a laptop run" in text
     assert "the judge is the exact rule, the paper's is Qwen/Qwen3-32B" in text
     assert "no evidence on the paper's result, which needs its 830 questions" in text
+    (run,) = Path("runs/text_ranking_table2-fictional").glob("*/manifest.json")
+    assert contents(run)["config"]["published"] == "text_ranking/table2"
 
 
 def test_runs_without_published_figures_are_refused(entry, capsys, tmp_path):
-    cell(tmp_path / "runs" / "s", right=4, published=None)
-    assert entry("compare", "--published", "runs/s") == 2
-    assert "has no published figures" in capsys.readouterr().err
+    # Nothing is named, or a figure whose numbers are not printed.
+    for name, published in (("s", None), ("t", PUBLISHED | {"columns": [], "rows": []})):
+        cell(tmp_path / "runs" / name, right=4, published=published)
+        assert entry("compare", "--published", f"runs/{name}") == 2
+        assert "has no published figures" in capsys.readouterr().err
     assert entry("compare", "--published", "runs/absent") == 2
     assert "has no evaluated run" in capsys.readouterr().err
+
+
+def test_an_unknown_published_table_is_answered_with_the_known_ones(entry, capsys, tmp_path):
+    path = cell(tmp_path / "runs" / "s", right=4)
+    for name in ("text_ranking/table0", "nothing/table1"):
+        manifest = contents(path / "manifest.json")
+        manifest["config"]["published"] = name
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        assert entry("compare", "--published", "runs/s") == 2
+        message = capsys.readouterr().err
+        assert f"no published table {name}" in message and "text_ranking/table13" in message

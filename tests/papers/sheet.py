@@ -6,6 +6,8 @@ from omegaconf import OmegaConf
 
 from soundingline.experiments import config
 from soundingline.experiments.config import CONF, Settings, choice_of
+from soundingline.experiments.published_figures import is_measure
+from soundingline.toolkit.evaluation.published_tables import read_published
 
 
 def experiments(folder):
@@ -38,25 +40,24 @@ def check_constants(settings, constants):
         assert value(settings, key) == expected, f"{key} is {value(settings, key)}"
 
 
+def published_of(experiment):
+    """The published table that each cell of an experiment names."""
+    (name,) = {settings.config.published for settings in cells(experiment)}
+    return read_published(name)
+
+
 def check_published_rows(experiment):
     """Each published row belongs to one cell, and each cell has one row."""
-    found = cells(experiment)
-    published = found[0].config.published
-    measures = {"accuracy", "completion", "run_dollars", "read_calls", "search_calls"}
-    factors = [
-        name
-        for name in published.columns
-        if name not in measures and not name.startswith("recall_")
-    ]
+    found, published = cells(experiment), published_of(experiment)
     matched = []
-    for row in published.rows:
-        wanted = dict(zip(published.columns, row, strict=True))
+    for row in published.cells:
+        factors = {n: v for n, v in row.items() if not is_measure(n) and v is not None}
         matches = [
             number
             for number, settings in enumerate(found)
-            if all(value(settings, n) == wanted[n] for n in factors if wanted[n] is not None)
+            if all(value(settings, name) == wanted for name, wanted in factors.items())
         ]
-        assert len(matches) == 1, wanted
+        assert len(matches) == 1, row
         matched += matches
     assert sorted(matched) == list(range(len(found)))
     return published

@@ -52,7 +52,8 @@ TUNED = {
     "retriever.depth": 1000,
 }
 Q100 = {"benchmark.qids": "pi_serini_q100.txt"}
-AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith("figure3")]
+WITHOUT_AGENT = ("figure3", "published_runs")
+AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith(WITHOUT_AGENT)]
 
 
 def plan_of(experiment):

@@ -1,7 +1,7 @@
 """SIRA (arXiv 2605.06647): its constants, its suite of collections, and its published table."""
 
 import pytest
-from sheet import cells, check_constants, overrides_of_cells
+from sheet import cells, check_constants, overrides_of_cells, published_of
 
 COMMON = {
     "measures": ["R@10", "nDCG@10"],
@@ -142,7 +142,7 @@ def test_the_agents_of_table_2_are_cells_of_a_run():
 
 
 def test_the_agents_rows_and_averages_are_the_papers():
-    published = cells("sira/table2_agents")[0].config.published
+    published = published_of("sira/table2_agents")
     averages = {tuple(row[:2]): tuple(row[3:]) for row in published.averages}
     assert averages == AGENTS
     for system, means in AGENTS.items():
@@ -152,8 +152,8 @@ def test_the_agents_rows_and_averages_are_the_papers():
             assert sum(row[column] for row in rows) / 10 == pytest.approx(mean, abs=1.1e-4)
 
 
-def test_every_published_row_is_a_cell_and_averages_are_those_of_the_rows(table):
-    published = table[0].config.published
+def test_every_published_row_is_a_cell_and_averages_are_those_of_the_rows():
+    published = published_of("sira/table2")
     found = {}
     for *names, dataset, recall, ndcg in published.rows:
         assert dataset.removeprefix("beir/") in TASKS
@@ -166,14 +166,14 @@ def test_every_published_row_is_a_cell_and_averages_are_those_of_the_rows(table)
         for column, average in enumerate(AVERAGES[name]):
             mean = sum(row[column] for row in rows.values()) / len(rows)
             assert mean == pytest.approx(average, abs=1.1e-4)
-    assert {row.system for row in published.other_systems} == {
+    assert {row["system"] for row in published.other_systems} == {
         *("Search-R1 over E5", "GrepRAG", "ShellAgent")
     }
 
 
 def test_figure_3_measures_answer_coverage_with_answers_of_a_file():
     found = cells("sira/figure3")
-    rows = [list(row[2:]) for row in found[0].config.published.rows]
+    rows = [list(row[2:]) for row in published_of("sira/figure3").rows]
     assert rows == [["beir/nq", 0.804, 0.847], ["beir/hotpotqa/test", 0.731, 0.776]]
     for settings in found:
         assert settings.config.benchmark.answers.endswith(("nq.jsonl", "hotpotqa.jsonl"))
@@ -203,4 +203,4 @@ def test_the_ablation_of_weights_crosses_them_with_the_exclusions():
         found.add((query.weights, query.exclusions))
     assert found == {(w, e) for w in (True, False) for e in ("none", "filter", "negative")}
     check_constants(plain, COMMON | SIRA | {"enrichment": "sira"})
-    assert "published" not in plain.config or not plain.config.published
+    assert plain.config.published is None

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from sheet import cells, check_constants, check_published_rows, experiments
+from sheet import cells, check_constants, check_published_rows, experiments, published_of
 from support.benchmarks import WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
 
@@ -113,7 +113,7 @@ def test_every_cell_has_its_published_row(experiment):
     ],
 )
 def test_published_figures(table, factors, figures):
-    rows = cells(f"text_ranking/table{table}")[0].config.published.rows
+    rows = published_of(f"text_ranking/table{table}").rows
     (row,) = (list(row) for row in rows if list(row[: len(factors)]) == factors)
     assert row[len(factors) :] == figures
 

@@ -48,7 +48,7 @@ from soundingline.toolkit.evaluation.funnel import (
     step_measures,
     step_record,
 )
-from soundingline.toolkit.evaluation.judge import record_judges
+from soundingline.toolkit.evaluation.judge import ImportedVerdicts, record_judges
 from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
 from soundingline.toolkit.evaluation.retrieval import (
     DEFAULT_MEASURES,
@@ -372,7 +372,8 @@ def evaluate_run(
         prices={role: used.dated for role, (_, used) in (prices or {}).items() if used.known},
     )
     right = [correct.get(row.qid, False) for row in recorded]
-    published = browsecomp_plus_measures(recorded, right, accepted, evidence)
+    stated = judge.confidences() if isinstance(judge, ImportedVerdicts) else None
+    published = browsecomp_plus_measures(recorded, right, accepted, evidence, stated)
     return evaluation.with_values(per_question, {**_calibration(counted, correct), **published})
 
 

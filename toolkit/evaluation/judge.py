@@ -220,6 +220,34 @@ class RecordedVerdicts(Judge):
         )
 
 
+class ImportedVerdicts(RecordedVerdicts):
+    """The verdicts that were imported with a run: `evaluation/verdicts-llm-imported.jsonl`."""
+
+    fingerprint = "imported"
+    path = Path("evaluation", f"verdicts-{LlmJudge.name}-{fingerprint}.jsonl")
+
+    def __init__(self, folder: Path) -> None:
+        self.recorded = verdicts_in(folder / self.path)
+        self.label = str(read_json_lines(folder / self.path)[0]["model"])
+        self._exact = ExactAnswerJudge()
+
+    @classmethod
+    def write(cls, folder: Path, model: str, verdicts: Iterable[ModelVerdict]) -> None:
+        """Write the verdicts of a model into a run folder, without the texts that it read."""
+        head = {"format": FORMAT, "name": LlmJudge.name, "model": model}
+        with closing(JsonLinesLog(folder / cls.path, head=head)) as log:
+            for verdict in verdicts:
+                log.append(verdict._asdict())
+
+    def confidences(self) -> dict[str, float]:
+        """By question, the confidence with which the evaluator counts a readable verdict."""
+        return {
+            qid: row.confidence
+            for qid, row in self.recorded.items()
+            if not row.error and row.confidence is not None
+        }
+
+
 def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     """Read the verdict of a reply: the arguments of the tool call, or a JSON object that is the
     whole text, perhaps in a Markdown fence. A reply that lacks a field, or has one of another type,

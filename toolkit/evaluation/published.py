@@ -69,6 +69,7 @@ def browsecomp_plus_measures(
     right: Sequence[bool],
     accepted: Mapping[str, Sequence[str]],
     judged: Qrels,
+    confidences: Mapping[str, float] | None = None,
 ) -> dict[str, tuple[float, int]]:
     """The figures of BrowseComp-Plus's evaluator, which counts as follows:
 
@@ -90,6 +91,8 @@ def browsecomp_plus_measures(
         right: whether the judge finds the answer of each trajectory correct.
         accepted: question -> accepted answers.
         judged: question -> docid -> grade, of the evidence.
+        confidences: question -> confidence, of the answers that the evaluator counted for the
+            calibration error; None for all answers with what they state.
 
     Returns:
         `<measure>_published` -> its value, and the number of questions or answers.
@@ -116,12 +119,14 @@ def browsecomp_plus_measures(
     values = {name: (sum(row) / len(row), len(row)) for name, row in figures.items() if row}
     if accepted:
         answered = [(row, correct) for row, correct in known if judged_response(row)]
-        stated = [row.answer.confidence for row, _ in answered]
+        if confidences is None:
+            stated = ((row.qid, row.answer.confidence) for row, _ in answered)
+            confidences = {qid: 100.0 if value is None else value for qid, value in stated}
+        counted = [(row.qid, correct) for row, correct in answered if row.qid in confidences]
         error = calibration_error_published(
-            [100.0 if value is None else value for value in stated],
-            [correct for _, correct in answered],
+            [confidences[qid] for qid, _ in counted], [correct for _, correct in counted]
         )
-        values["calibration_error"] = (error, len(answered))
+        values["calibration_error"] = (error, len(counted))
         if judged:
             values |= _citations([row for row, _ in answered], judged)
     return {f"{name}_published": value for name, value in values.items()}

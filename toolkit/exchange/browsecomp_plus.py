@@ -21,6 +21,7 @@ from soundingline.toolkit.benchmarks.formats import Id
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, is_number, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.judge import UNREADABLE, ModelVerdict
 from soundingline.toolkit.evaluation.published import (
     browsecomp_plus_measures,
     count_calls,
@@ -49,8 +50,11 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.obfuscation import Canary, NotObfuscated
 from soundingline.toolkit.trajectory import SEARCHES, TIERS, Trajectory, final_message
 
-# Files of Pi-Serini's runner in the folder of the run files.
-NO_RUN_FILES = ("benchmark_manifest_snapshot.json", "run_setup.json", "judge_summary.json")
+# Files of Pi-Serini's runner and of both evaluators in the folder of the run files.
+NO_RUN_FILES = (
+    *("benchmark_manifest_snapshot.json", "run_setup.json", "judge_summary.json"),
+    "evaluation_summary.json",
+)
 TO_FILL_IN = "change me when submitting"
 
 _OBFUSCATED = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
@@ -190,24 +194,7 @@ def read(
         if RECORD_KEY in (row.get("metadata") or {}):
             yield _own_trajectory(location, content, write)
             continue
-        items = row.get("result") or []
-        if any(map(_is_obfuscated, items)):
-            if canary is None:
-                raise ObfuscatedFile(
-                    f"{location} is obfuscated",
-                    valid="a file with its canary",
-                    do="export the canary that it was published with, and name the variable with "
-                    "canary_env=NAME",
-                )
-            try:
-                row["result"] = [_decrypted(item, canary) for item in items]
-            except NotObfuscated:
-                raise ObfuscatedFile(
-                    f"the canary does not decrypt {location}",
-                    valid="the canary that the run was published with, which need not be the "
-                    "benchmark's",
-                    do="name the variable that holds it with canary_env=NAME",
-                ) from None
+        row["result"] = _readable_items(location, row, canary)
         usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
         yield Transcript(
             qid=row["query_id"],
@@ -223,8 +210,30 @@ def read(
         )
 
 
+def _readable_items(location: str, row: _RunFile, canary: Canary | None) -> list[_Item]:
+    """The items of a file, decrypted if they are obfuscated."""
+    items = row.get("result") or []
+    if not any(map(_is_obfuscated, items)):
+        return items
+    if canary is None:
+        raise ObfuscatedFile(
+            f"{location} is obfuscated",
+            valid="a file with its canary",
+            do="export the canary that it was published with, and name the variable with "
+            "canary_env=NAME",
+        )
+    try:
+        return [_decrypted(item, canary) for item in items]
+    except NotObfuscated:
+        raise ObfuscatedFile(
+            f"the canary does not decrypt {location}",
+            valid="the canary that the run was published with, which need not be the benchmark's",
+            do="name the variable that holds it with canary_env=NAME",
+        ) from None
+
+
 def read_pi_serini(
-    files: Iterable[tuple[str, Mapping[str, Any]]],
+    files: Iterable[tuple[str, Mapping[str, Any]]], canary: Canary | None = None
 ) -> Iterator[Transcript | Trajectory]:
     """The transcripts of Pi-Serini run files, in the order of the files; see `read`."""
     for location, content in files:
@@ -232,6 +241,7 @@ def read_pi_serini(
         if RECORD_KEY in (row.get("metadata") or {}):
             yield _own_trajectory(location, content, write_pi_serini)
             continue
+        row["result"] = _readable_items(location, row, canary)
         seconds = (row.get("stats") or {}).get("elapsed_seconds")
         surfaced = row.get("surfaced_docids") or []
         source = _source("pi_serini", location, row, surfaced)
@@ -261,6 +271,30 @@ def _own_trajectory(
     if any(again[name] != content.get(name) for name in again if name not in _NOT_COMPARED):
         raise edited_file(location)
     return trajectory
+
+
+class _Judged(TypedDict, total=False):
+    query_id: Required[Annotated[Id, Field(pattern=r"\S")]]
+    judge_result: Required[dict[str, Any]]
+    calibration_confidence: float | None
+    model_info: dict[str, Any] | None
+
+
+def read_judgement(location: str, content: Mapping[str, Any]) -> tuple[str, ModelVerdict]:
+    """The judge's model and its verdict from a file `*_eval.json` of BrowseComp-Plus's or of
+    Pi-Serini's evaluator. The former takes the confidence that the judge read for calibration, the
+    latter the one that the answer states. A file without a readable verdict counts as wrong."""
+    row = parse(_Judged, dict(content), where=location)
+    result = row["judge_result"]
+    readable = isinstance(result.get("correct"), bool) and not result.get("parse_error")
+    confidence = row.get("calibration_confidence", result.get("confidence"))
+    verdict = ModelVerdict(
+        row["query_id"],
+        readable and result["correct"],
+        confidence=float(confidence) if readable and is_number(confidence) else None,
+        error="" if readable else UNREADABLE,
+    )
+    return str((row.get("model_info") or {}).get("judge_model", "unnamed")), verdict
 
 
 def leaderboard_entry(
