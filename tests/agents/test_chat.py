@@ -531,7 +531,7 @@ def test_output_tokens_of_replies_that_were_sampled_again_count():
     steps = Turn(usage=used(9, 60)), calling(), saying()
     assert ended(ask(ScriptedModel(*steps), resample=9)) == ("completed", "")
     assert ended(ask(ScriptedModel(*steps), resample=9, output_tokens=50))[1] == "output_tokens"
-    with pytest.raises(InputError, match="agent.resample=-1. valid: a whole number, 0 or more"):
+    with pytest.raises(InputError, match=r"agent\.resample=-1\. valid: a whole number, 0 or more"):
         ChatAgent(resample=-1)
 
 

@@ -47,9 +47,9 @@ ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
 # What a prompt that is composed says about queries.
 ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
-ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call")}
-ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call")}
-ALONE.add(("RagAgent", "first_call"))  # its first call is a search
+ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call", "resample")}
+ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call", "resample")}
+ALONE |= {("RagAgent", each) for each in ("first_call", "resample")}  # its first call is a search
 # What a plan does not read.
 NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
 # Values that an option leaves to its user.

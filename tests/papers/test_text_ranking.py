@@ -21,6 +21,13 @@ COMMON = {
     "tool.tokenizer": "Qwen/Qwen3-0.6B",
     "agent": "browsecomp_plus",
     "agent.prompt": "browsecomp_plus",
+    # Read in search_agent/oss_client.py of ChuanMeng/text-ranking-in-deep-research at b546046: the
+    # argument of `search`, its reply, a bound for what is sampled again without one there, and
+    # requests that leave several calls a reply to the server, which allows them.
+    "tool.query_argument": "user_query",
+    "tool.output": "json",
+    "agent.resample": 10,
+    "llm.parallel_calls": True,
     "budget.turns": 100,
     "budget.seconds": None,
     "budget.answer_tokens": 0,
@@ -54,7 +61,12 @@ CHECKPOINTS = {
         "retriever.max_length": 512,
         "retriever.document_max_length": 4096,
     },
-    "colbertv2": {"retriever.model": "colbert-ir/colbertv2.0", "retriever.max_length": 512},
+    "colbertv2": {
+        "retriever.model": "colbert-ir/colbertv2.0",
+        "retriever.max_length": 512,
+        # MAX_QUERY_LENGTH of the six run_scripts/rq1/*colbertv2.0* at b546046.
+        "retriever.query_max_length": 512,
+    },
     "bm25_default": {"retriever.k1": 0.9, "retriever.b": 0.4},
     "bm25_msmarco_doc": {"retriever.k1": 3.8, "retriever.b": 0.87},
     "bm25_text_ranking": {"retriever.k1": 10.0, "retriever.b": 1.0},

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from soundingline.toolkit.data import Hit, parent
-from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.search.session import SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
@@ -19,7 +20,9 @@ from soundingline.toolkit.search.tool import (
     quoted,
     short,
 )
+from soundingline.toolkit.trajectory import QUERIES
 
+OUTPUTS = ("text", "json")
 _READ = "get_document"
 
 
@@ -33,6 +36,11 @@ class TopK(SearchTool):
         get_document: whether there is a tool that returns a whole document.
         max_bytes: size of one output of `get_document` in bytes of UTF-8. A longer document comes
             in pages of lines.
+        query_argument: the name of the argument for the query: `query`, or another one of
+            `soundingline.toolkit.trajectory.QUERIES`. The code of BrowseComp-Plus and of arXiv
+            2602.21456 (search_agent/oss_client.py at b546046) has `user_query`.
+        output: how `search` and a whole document are shown: `text`, or `json` as in that code, a
+            list of objects with docid, score and snippet, and one with docid and text.
 
     `tokenizer` (see `SearchTool`) counts the tokens of hits too.
 
@@ -46,6 +54,8 @@ class TopK(SearchTool):
     max_tokens: int | None = 512
     get_document: bool = False
     max_bytes: int = 200_000
+    query_argument: str = "query"
+    output: str = "text"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +63,9 @@ class TopK(SearchTool):
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens)
         check_int("max_bytes", self.max_bytes)
+        for name, valid in (("query_argument", QUERIES), ("output", OUTPUTS)):
+            if getattr(self, name) not in valid:
+                raise InputError(f"{name} is {getattr(self, name)!r}", valid=", ".join(valid))
 
     def tools(self) -> Iterable[Tool]:
         cut = f" (the first {self.max_tokens} tokens)" if self.max_tokens else ""
@@ -60,10 +73,10 @@ class TopK(SearchTool):
             "search",
             f"Search the collection. Returns the {self.k} best hits with their docids, scores "
             f"and texts{cut}.",
-            (Parameter("query", "The search query."),),
+            (Parameter(self.query_argument, "The search query."),),
         )
         usage = f"Rank the collection for a query, and show the {self.k} best texts{cut}."
-        yield Tool(search, self._search, searches_by="query", usage=usage)
+        yield Tool(search, self._search, searches_by=self.query_argument, usage=usage)
         if self.get_document:
             offset = "First line to show, for further pages (default 1)."
             read = ToolSpec(
@@ -81,10 +94,10 @@ class TopK(SearchTool):
             )
             yield Tool(read, self._get_document, reads_by="docid", usage=usage)
 
-    def _search(self, query: str) -> ToolOutput:
-        _, search = self.rank(query, self.k)
+    def _search(self, **arguments: str) -> ToolOutput:
+        _, search = self.rank(arguments[self.query_argument], self.k)
         searched = search.request.query
-        if not search.hits:
+        if not search.hits and self.output == "text":
             return ToolOutput(
                 f"[no hits query={short(searched)}]\n"
                 "Nothing matched. Call search with other words.",
@@ -104,6 +117,9 @@ class TopK(SearchTool):
             end = f"\n[cut after {self.max_tokens} tokens]" if cut else ""
             blocks.append(f"docid={hit.unit_id} score={hit.score:.4f}\n{text}{end}")
         page = ResultsPage(searched, tuple(hits), len(hits))
+        if self.output == "json":
+            rows = [{"docid": h.unit_id, "score": h.score, "snippet": h.text} for h in hits]
+            return ToolOutput(json.dumps(rows, indent=2), page, search)
         return ToolOutput("\n\n".join(blocks), page, search)
 
     def _get_document(self, docid: str, offset: int | None) -> ToolOutput:
@@ -113,6 +129,9 @@ class TopK(SearchTool):
                 document = self.store.document(docid)
                 title = f" {document.title}" if document.title else ""
                 text = f"[docid={document.docid}]{title}\n{document.text}"
+                if self.output == "json":
+                    row = {"docid": document.docid, "text": document.contents}
+                    text = json.dumps(row, indent=2)
                 if len(text.encode()) <= self.max_bytes:
                     every = tuple(document.text.split("\n"))
                     page = DocumentPage(document.docid, document.title, every, len(every))
