@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from soundingline.toolkit.data import Hit, parent
 from soundingline.toolkit.errors import InputError, check_int
@@ -40,7 +42,8 @@ class TopK(SearchTool):
             `soundingline.toolkit.trajectory.QUERIES`. The code of BrowseComp-Plus and of arXiv
             2602.21456 (search_agent/oss_client.py at b546046) has `user_query`.
         output: how `search` and a whole document are shown: `text`, or `json` as in that code, a
-            list of objects with docid, score and snippet, and one with docid and text.
+            list of objects with docid, score and snippet, and one with docid and text. A document
+            of more than `max_bytes` is cut to its first lines there, and has `"truncated": true`.
 
     `tokenizer` (see `SearchTool`) counts the tokens of hits too.
 
@@ -65,7 +68,7 @@ class TopK(SearchTool):
         check_int("max_bytes", self.max_bytes)
         for name, valid in (("query_argument", QUERIES), ("output", OUTPUTS)):
             if getattr(self, name) not in valid:
-                raise InputError(f"{name} is {getattr(self, name)!r}", valid=", ".join(valid))
+                raise InputError(f"{name}={getattr(self, name)!r}", valid=", ".join(valid))
 
     def tools(self) -> Iterable[Tool]:
         cut = f" (the first {self.max_tokens} tokens)" if self.max_tokens else ""
@@ -92,7 +95,13 @@ class TopK(SearchTool):
                 "Show the whole text of a document. Call it for a document whose text was cut "
                 "before you rely on it."
             )
-            yield Tool(read, self._get_document, reads_by="docid", usage=usage)
+            serve: Callable[..., ToolOutput] = self._get_document
+            if self.output == "json":
+                description = (
+                    "Return the whole text of a document. The id of a passage gives its own."
+                )
+                read, serve = ToolSpec(_READ, description, read.parameters[:1]), self._json_document
+            yield Tool(read, serve, reads_by="docid", usage=usage)
 
     def _search(self, **arguments: str) -> ToolOutput:
         _, search = self.rank(arguments[self.query_argument], self.k)
@@ -118,8 +127,7 @@ class TopK(SearchTool):
             blocks.append(f"docid={hit.unit_id} score={hit.score:.4f}\n{text}{end}")
         page = ResultsPage(searched, tuple(hits), len(hits))
         if self.output == "json":
-            rows = [{"docid": h.unit_id, "score": h.score, "snippet": h.text} for h in hits]
-            return ToolOutput(json.dumps(rows, indent=2), page, search)
+            return ToolOutput(json.dumps(list(map(self._row, hits)), indent=2), page, search)
         return ToolOutput("\n\n".join(blocks), page, search)
 
     def _get_document(self, docid: str, offset: int | None) -> ToolOutput:
@@ -129,9 +137,6 @@ class TopK(SearchTool):
                 document = self.store.document(docid)
                 title = f" {document.title}" if document.title else ""
                 text = f"[docid={document.docid}]{title}\n{document.text}"
-                if self.output == "json":
-                    row = {"docid": document.docid, "text": document.contents}
-                    text = json.dumps(row, indent=2)
                 if len(text.encode()) <= self.max_bytes:
                     every = tuple(document.text.split("\n"))
                     page = DocumentPage(document.docid, document.title, every, len(every))
@@ -147,3 +152,16 @@ class TopK(SearchTool):
             ) from None
         call = {"docid": lines.docid, "offset": 0}
         return ToolOutput(*document_page(lines, _READ, call, (LARGEST_OFFSET, self.max_bytes)))
+
+    def _row(self, hit: Hit) -> dict[str, Any]:
+        score = {"score": hit.score} if math.isfinite(hit.score) else {}
+        return {"docid": hit.unit_id, **score, "snippet": hit.text}
+
+    def _json_document(self, docid: str) -> ToolOutput:
+        output = self._get_document(docid, None)
+        page = output.page
+        assert isinstance(page, DocumentPage)
+        lines = [page.title, *page.lines] if page.title else page.lines
+        cut = {"truncated": True} if page.continuation else {}
+        row = {"docid": page.docid, "text": "\n".join(lines), **cut}
+        return output._replace(text=json.dumps(row, indent=2))
