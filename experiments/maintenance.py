@@ -335,9 +335,9 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
 def statistics(
     benchmark: Benchmark, segmenter: Segmenter, count: Callable[[str], int]
 ) -> dict[str, float]:
-    """Number and mean length of the questions, documents and units of a benchmark, in the order and
-    with the names of `PUBLISHED`. Reads the corpus once; `count` gives the tokens of a text. Titles
-    are not counted."""
+    """Number and mean length of the questions, documents and units of a benchmark, and the mean
+    number of its judged documents, in the order and with the names of `PUBLISHED`. Reads the corpus
+    once; `count` gives the tokens of a text. Titles are not counted."""
     questions = [count(topic.text) for topic in benchmark.topics]
     documents = units = document_tokens = unit_tokens = 0
     for document in track(benchmark.documents(), f"Reading {benchmark.name}"):
@@ -358,6 +358,9 @@ def statistics(
         found[f"{name}s"] = units
         found[f"tokens a {name}"] = unit_tokens / max(1, units)
         found[f"{name}s a document"] = units / max(1, documents)
+    for tier, grades in benchmark.qrels.items():
+        relevant = [grade for of in grades.values() for grade in of.values() if grade > 0]
+        found[f"{tier} documents a question"] = len(relevant) / max(1, len(questions))
     return found
 
 

@@ -4,13 +4,16 @@ import asyncio
 
 import pytest
 from sheet import cells, check_constants, check_published_rows, experiments
-from support.benchmarks import WordBackend
+from support.benchmarks import SmallBenchmark, WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
+from soundingline.experiments.maintenance import statistics
+from soundingline.experiments.planning import PUBLISHED
 from soundingline.toolkit.corpus import SqliteStore
-from soundingline.toolkit.data import Topic
+from soundingline.toolkit.corpus.segmentation import Passages
+from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.search import TopK
 
 COMMON = {
@@ -184,3 +187,43 @@ def test_figure_1_is_a_grid_over_both_units():
     for settings in cells("text_ranking/figure1"):
         check_constants(settings, {"tuning.select": None, "tuning.objective": "R@5"})
         assert list(settings.config.measures) == ["R@5", "nDCG@10"]
+
+
+class TwoDocuments(SmallBenchmark):
+    def read_documents(self):
+        yield Document("d1", "A title", "One two three. Four five.")
+        yield Document("d2", "", "Six.")
+
+
+def test_table_1_counts_questions_documents_passages_and_judgements():
+    """The statistics of a collection that are countable by hand: lengths in words, titles left
+    out, as passage_corpus_preprocess.py at b546046 counts the bodies of passages."""
+    topics = [Topic("1", "a b c"), Topic("2", "a")]
+    qrels = {
+        "evidence": {"1": {"d1": 1, "d2": 1}, "2": {"d1": 1}},
+        "gold": {"1": {"d2": 1}, "2": {"d1": 0}},
+    }
+    benchmark = TwoDocuments(topics, qrels)
+    passages = Passages(max_tokens=4)
+    assert statistics(benchmark, passages, lambda text: len(text.split())) == {
+        "questions": 2,
+        "tokens a question": (3 + 1) / 2,
+        "documents": 2,
+        "tokens a document": (5 + 1) / 2,
+        "passages": 3,
+        "tokens a passage": (3 + 2 + 1) / 3,
+        "passages a document": 3 / 2,
+        "evidence documents a question": 3 / 2,
+        "gold documents a question": 1 / 2,
+    }
+    source, published = PUBLISHED["browsecomp_plus"]
+    assert "2602.21456, Table 1" in source
+    assert list(published) == list(statistics(benchmark, passages, len))
+    assert [published[name] for name in ("questions", "documents", "passages")] == [
+        *(830, 100_195, 2_772_255)
+    ]
+    lengths = [published[f"tokens a {name}"] for name in ("question", "document", "passage")]
+    assert lengths == [132.19, 7845.55, 279.64]
+    # Section 3.2.3.
+    judged = [published[f"{tier} documents a question"] for tier in ("evidence", "gold")]
+    assert judged == [6.1, 2.9]
