@@ -63,7 +63,7 @@ class Q2Q(Rewriter):
         >>> pipe = Q2Q(reasoning=True) >> index.bm25(k1=25, b=1.0)
         >>> pipe.search("mill built")  # doctest: +SKIP
 
-    Source: "Revisiting Text Ranking in Deep Research" (arXiv 2602.21456), sections 3.2.5 and 3.2.7;
+    Source: "Revisiting Text Ranking in Deep Research" (2026), sections 3.2.5 and 3.2.7;
     searcher/query_rewriters/q2q.py of ChuanMeng/text-ranking-in-deep-research at b546046.
     """
 

@@ -307,7 +307,7 @@ def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent, queri
 
 MATCHING = {
     **dict.fromkeys(("minilm", "dense", "colbertv2", "splade", "sparta", "repllama"), "learned"),
-    **dict.fromkeys(("splade_cocondenser", "e5_base"), "learned"),
+    **dict.fromkeys(("splade_cocondenser", "e5_base", "agentir_4b"), "learned"),
     **dict.fromkeys(("qwen3_embedding_0.6b", "qwen3_embedding_8b"), "learned"),
     "dense_link_expansion": "learned",
     **dict.fromkeys(("fusion_rrf", "fusion_interpolation", "fusion_minilm"), "mixed"),

@@ -43,7 +43,7 @@ from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import PROMPTS
 from soundingline.pipelines.q2q import Q2Q, lost_numbers
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.rewrite import HyDE, Rewriter, RewrittenQuery
+from soundingline.pipelines.rewrite import HyDE, ReasoningQuery, Rewriter, RewrittenQuery
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import SearchRequest, Topic, Unit
 from soundingline.toolkit.errors import InputError
@@ -178,6 +178,27 @@ class Recording(pt.Transformer):
 
 
 SEES = {"both": (NEW, NEW), "retriever": (NEW, RAW), "reranker": (RAW, NEW)}
+
+
+def test_the_reasoning_is_put_before_the_query_as_agentir_does(tmp_path):
+    """format_reasoning_query in searcher/prompts.py of texttron/AgentIR at 24d9078."""
+    stage = ReasoningQuery()
+    with search_notes() as notes:
+        out = stage(frame("king {reasoning}", "queen", reasoning=["of chess\n{query}", " "]))
+    assert out["query"].tolist() == [
+        "Reasoning: of chess\n{query}\n\nQuery: king {reasoning}",
+        "Reasoning: Empty\n\nQuery: queen",
+    ]
+    assert out["query_0"].tolist() == ["king {reasoning}", "queen"]
+    assert [row.get("without_reasoning") for row in (notes["rewrite"], notes["rewrite_2"])] == [
+        *(None, True)
+    ]
+    assert stage.apply_to == "retriever" and not stage.needs_llm
+    own = tmp_path / "own.txt"
+    own.write_text("{query} ({reasoning})")
+    other = ReasoningQuery(prompt=str(own))
+    assert other(frame("king", reasoning=["of chess"]))["query"].tolist() == ["king (of chess)"]
+    assert other.fingerprint != stage.fingerprint == ReasoningQuery().fingerprint
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
