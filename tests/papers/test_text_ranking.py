@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from sheet import cells, check_constants, check_published_rows, experiments
+from sheet import cells, check_constants, check_published_rows, experiments, value
 from support.benchmarks import SmallBenchmark, WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
 
@@ -187,6 +187,19 @@ def test_figure_1_is_a_grid_over_both_units():
     for settings in cells("text_ranking/figure1"):
         check_constants(settings, {"tuning.select": None, "tuning.objective": "R@5"})
         assert list(settings.config.measures) == ["R@5", "nDCG@10"]
+
+
+def test_the_laptop_forms_of_tables_2_and_7_vary_agents_and_settings_of_bm25():
+    """Documents are read whole there, because their first 512 tokens state few of the facts."""
+    factors = {"2": ["agent.max_searches"], "7": ["retriever", "unit"]}
+    found = {}
+    for table, names in factors.items():
+        laptop = cells(f"text_ranking/table{table}", "scale=laptop")
+        assert all(value(each, "tool.get_document") for each in laptop)
+        found[table] = [[value(each, name) for name in names] for each in laptop]
+    assert found["2"] == [[1], [3]]
+    paper = cells("text_ranking/table7")
+    assert found["7"] == [[value(each, name) for name in factors["7"]] for each in paper]
 
 
 class TwoDocuments(SmallBenchmark):
