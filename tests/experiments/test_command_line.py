@@ -464,7 +464,7 @@ REFUSED = {
         ("agent.tool.depth=1", "'agent.tool' is no argument of the chosen agent"),
         ("retreiver.k1=1", "there is no group or key 'retreiver'"),
         ("retreiver=ql", r"did you mean retriever\?"),
-        ("retriever=bm26", r"retriever=bm26 names no option\. valid: bm25_crossfit, "),
+        ("retriever=bm26", r"retriever=bm26 names no option\. valid: agentir_4b, bm25_crossfit, "),
         ("llm=vllm/qwen3-8b", r"did you mean llm=vllm/qwen3_8b\?"),
         ("experiment=pi_serini/x", "text_ranking/table3"),
         ("unit=doc", r"names no option\. valid: document, document_head, maxp, passage"),
