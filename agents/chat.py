@@ -26,7 +26,7 @@ from soundingline.agents.base import (
 )
 from soundingline.agents.prompt import MATCHED, QUERIES, about_queries, load_prompt
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import (
     BadRequest,
@@ -89,6 +89,11 @@ class ChatAgent(Agent):
             answer.
         first_call: `search` if the first call must be a search; a model that answers instead is
             corrected once. Not part of the published agents either. None: no demand.
+        resample: how often in a row a reply without text and call, such as reasoning alone, is
+            sampled again. It counts no turn and stays out of the transcript; `agent_resampled` in
+            the usage is the number of such replies. 0: the model is told once that its reply was
+            empty. The agent of arXiv 2602.21456 (search_agent/oss_client.py at b546046) and
+            BrowseComp-Plus's sample again without a bound.
         ledger: where every request is recorded. None: a new ledger with the budget's caps.
 
     How a question ends (the status, and the reason if the status does not imply it):
@@ -124,6 +129,7 @@ class ChatAgent(Agent):
     answer_extra: Mapping[str, Any] | None = None
     remind: bool = False
     first_call: str | None = None
+    resample: int = 0
     price: Price = UNKNOWN
     ledger: Ledger | None = None
     clock: Clock = time.monotonic
@@ -133,6 +139,7 @@ class ChatAgent(Agent):
             raise InputError(
                 f"agent.first_call is {self.first_call!r}", valid="search, or null for no demand"
             )
+        check_int("agent.resample", self.resample, ge=0)
         self.texts = load_prompt(self.prompt)
         known = (*QUERIES, MATCHED)
         if self.queries not in known:
@@ -248,7 +255,8 @@ class ChatAgent(Agent):
             else:
                 raise
         finally:
-            episode.usage = self.accounts.usage(qid)
+            resampled = {"agent_resampled": float(talk.resampled)} if talk.resampled else {}
+            episode.usage = self.accounts.usage(qid) | resampled
             episode.warnings += talk.warnings
 
     def _wrap(self, model: ChatModel) -> ChatModel:
@@ -340,6 +348,7 @@ class Conversation:
         self.episode = episode
         self.steered = False
         self.refused_turns = 0  # with calls after the tools were closed
+        self.resampled = 0  # replies without text and call that were sampled again
         self._answer_only = False
         self.cramped = False  # whether the last request had to ask for a shorter reply
         self.cut_off = False  # whether its reply ended by length
@@ -458,7 +467,7 @@ class Conversation:
         self._was_left_out, self.cut_off = self._left_out, False
         self._turns += 1
         try:
-            turn = await self.in_time(self._model.respond(messages, self._tools, sampling))
+            turn = await self._sample(messages, sampling)
         except ModelError as error:
             self._too_long = len(messages)
             self.cut_off = isinstance(error, Truncated) and not _repeats_itself(error)
@@ -480,6 +489,22 @@ class Conversation:
         self._window.limit(self._agent.context_window)
         if self._budget.is_over(self.episode.seconds):
             raise OutOfTime
+        return turn
+
+    async def _sample(self, messages: Sequence[Message], sampling: SamplingParams) -> Turn:
+        """The model's reply to `messages`, sampled again as `ChatAgent.resample` says."""
+        for left in range(self._agent.resample, -1, -1):
+            try:
+                turn = await self.in_time(self._model.respond(messages, self._tools, sampling))
+            except Truncated as cut:
+                if not left or cut.turn is None or not cut.turn.empty:
+                    raise
+                turn = cut.turn
+            if not left or not turn.empty:
+                break
+            self.resampled += 1
+            self._output_tokens += turn.usage.output or 0
+            self.episode.charge(0, turn.usage.output or 0)
         return turn
 
     def _overflow_of(self, error: ModelError, messages: Sequence[Message]) -> ModelError | None:

@@ -41,7 +41,6 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
@@ -338,11 +337,10 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
 def statistics(
     benchmark: Benchmark, segmenter: Segmenter, count: Callable[[str], int]
 ) -> dict[str, float]:
-    """Number and mean length of the questions, documents and units of a benchmark, in the order and
-    with the names of the published ones. Reads the corpus once; `count` gives the tokens of a text.
-    Titles are not counted."""
+    """Number and mean length of the questions, documents and units of a benchmark, and the mean
+    number of its judged documents, in the order and with the names of the published ones. Reads the
+    corpus once; `count` gives the tokens of a text. Titles are not counted."""
     questions = [count(topic.text) for topic in benchmark.topics]
-    relevant = relevant_documents(benchmark.qrels["evidence"]).values()
     documents = units = document_tokens = unit_tokens = 0
     for document in track(benchmark.documents(), f"Reading {benchmark.name}"):
         documents += 1
@@ -356,13 +354,15 @@ def statistics(
         "tokens a question": sum(questions) / max(1, len(questions)),
         "documents": documents,
         "tokens a document": document_tokens / max(1, documents),
-        "relevant documents a question": sum(map(len, relevant)) / max(1, len(relevant)),
     }
     if not segmenter.whole_documents:
         name = "passage" if segmenter.passages else segmenter.name
         found[f"{name}s"] = units
         found[f"tokens a {name}"] = unit_tokens / max(1, units)
         found[f"{name}s a document"] = units / max(1, documents)
+    for tier, grades in benchmark.qrels.items():
+        relevant = [grade for of in grades.values() for grade in of.values() if grade > 0]
+        found[f"{tier} documents a question"] = len(relevant) / max(1, len(questions))
     return found
 
 

@@ -37,7 +37,7 @@ from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 _MOST_WARNINGS = 3
 _MOST_COSTS = 100
-_NO_QUESTION = ("copied", "prose", "errors")  # as the rewriters' stages count them
+_NO_QUESTION = ("copied", "errors")  # as the rewriters' stages count them
 
 
 class Progress:

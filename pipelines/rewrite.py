@@ -12,8 +12,10 @@ import pyterrier as pt
 
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext, query_contexts
+from soundingline.pipelines.prompting import PromptTemplate
 from soundingline.pipelines.stage import Stage, add_note, as_pyterrier, not_bound
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
 
 APPLY_TO = ("retriever", "reranker", "both")
 # Forms of a query that a retriever would search in place of the new text.
@@ -129,4 +131,45 @@ class HyDE(Rewriter):
         return [
             RewrittenQuery(passage[0]) if passage else RewrittenQuery(query.text, _NO_PASSAGE)
             for query, passage in zip(queries, passages, strict=True)
+        ]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ReasoningQuery(Rewriter):
+    """Puts the agent's newest reasoning before the query, by a template and without a model.
+
+    It suits learned retrievers, above all those that are trained on such queries, such as AgentIR.
+    A search before any reasoning has the word `Empty` in its place, and the note `rewrite` has
+    `without_reasoning` then.
+
+    Args:
+        apply_to: See `Rewriter`.
+        prompt: Path of a template with `{reasoning}` and `{query}`. The default is AgentIR's.
+
+    Source: Chen et al., "AgentIR: Reasoning-Aware Retrieval for Deep Research Agents" (2026), arXiv
+    2603.04384; searcher/prompts.py of texttron/AgentIR at 24d9078.
+    """
+
+    apply_to: str = "retriever"
+    prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        places = ("reasoning", "query")
+        self._template = PromptTemplate(self.prompt, "rewriter/reasoning.txt", places)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the template."""
+        return fingerprint(self._template.text)
+
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        """The reasoning and the query of each of `queries`."""
+        return [
+            RewrittenQuery(
+                self._template.filled({"reasoning": reasoning or "Empty", "query": query.text}),
+                {} if reasoning else {"without_reasoning": True},
+            )
+            for query in queries
+            for reasoning in [query.reasoning.strip()]
         ]

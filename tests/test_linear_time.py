@@ -26,7 +26,7 @@ from soundingline.agents.keyword.answers import (
 from soundingline.agents.keyword.clues import find_clues, words
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.prompting import last_words
-from soundingline.pipelines.q2q import read_question
+from soundingline.pipelines.q2q import trouble_of
 from soundingline.pipelines.rerank.listwise import read_permutation, without_identifiers
 from soundingline.pipelines.rerank.rank1 import closing_token, forced, shortened
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -153,13 +153,7 @@ READERS = {
         ("1", ",", "111", ".", "-", "(", "a ", "the ", "\u0300", "\u0316", "\uff9e", "\u200b"),
     ),
     "verdict of a judge": (judged, ("`", "```", "json", " ", "{", "[", '"', "\n", "1")),
-    "rewritten query": (
-        lambda text: read_question(text, "king of mills", 64),
-        pieces(
-            '<think>·</think>·```·\n· ·- ·1. ·Question: ·the ·question·_·**·"·“·”·'
-            "sure, ·here is ·?·x·1·,"
-        ),
-    ),
+    "rewritten query": (trouble_of, ("a", " ", "\n", "-", "?")),
     "permutation": (
         lambda text: read_permutation(text, 20),
         ("[", "]", "1", "22", " ", ">", "=", ",", "a", "\n"),

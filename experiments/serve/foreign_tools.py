@@ -28,7 +28,7 @@ from soundingline.toolkit.search import (
     ToolSpec,
     TopK,
 )
-from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage, ResultsPage
+from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
 
 SEARCH, READ = "search", "read_document"  # of Pi-Serini
 MOST_HITS = 1000  # of BrowseComp-Plus's searcher
@@ -134,47 +134,25 @@ def _pi_serini_row(hit: Hit) -> dict[str, Any]:
 
 @dataclass(kw_only=True, eq=False)
 class BrowseCompPlusTools(TopK):
-    """`TopK` with JSON instead of texts. A document of more than `max_bytes` is cut to its first
-    lines and has `"truncated": true`."""
+    """`TopK` as BrowseComp-Plus's server has it: JSON, documents in place of passages, and `null`
+    for an unknown document."""
+
+    output: str = "json"
 
     @classmethod
     def like(cls, other: object) -> BrowseCompPlusTools:
-        """With the settings of another interface, if that is a `TopK`."""
-        return cls(**settings_of(other, TopK) or {"get_document": True})
+        """With the settings of another interface, if that is a `TopK`, but for the form."""
+        settings = settings_of(other, TopK) or {"get_document": True}
+        return cls(**{**settings, "query_argument": "query", "output": "json"})
 
-    def tools(self) -> Iterable[Tool]:
-        for tool in super().tools():
-            if tool.searches_by:
-                yield tool
-            else:
-                docid = Parameter("docid", "A docid as search results show it.")
-                spec = ToolSpec(tool.spec.name, "Return the whole text of a document.", (docid,))
-                yield Tool(spec, self._document, reads_by="docid")
+    def _row(self, hit: Hit) -> dict[str, Any]:
+        return {**super()._row(hit), "docid": hit.docid}
 
-    def _search(self, query: str) -> ToolOutput:
-        output = super()._search(query)
-        assert isinstance(output.page, ResultsPage)
-        return output._replace(
-            text=dump_json([_browsecomp_plus_row(hit) for hit in output.page.hits])
-        )
-
-    def _document(self, docid: str) -> ToolOutput:
+    def _json_document(self, docid: str) -> ToolOutput:
         try:
-            output = self._get_document(docid, None)
+            return super()._json_document(docid)
         except ToolError:
             return ToolOutput("null")
-        page = output.page
-        assert isinstance(page, DocumentPage)
-        lines = [page.title, *page.lines] if page.title else page.lines
-        cut = {"truncated": True} if page.continuation else {}
-        row = {"docid": page.docid, "text": "\n".join(lines), **cut}
-        return output._replace(text=dump_json(row))
-
-
-def _browsecomp_plus_row(hit: Hit) -> dict[str, Any]:
-    score = finite(hit.score)
-    scored = {} if score is None else {"score": score}
-    return {"docid": hit.docid, **scored, "snippet": hit.text}
 
 
 def whole_hits(

@@ -30,6 +30,7 @@ from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price, UsageTotals
+from soundingline.toolkit.report.measures import describe
 from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
@@ -494,6 +495,44 @@ def test_replies_without_use_end_the_question(steps, limits, wanted, exact):
     trajectory = ask(ScriptedModel(calling(), *steps), **limits)
     assert ended(trajectory) == wanted
     assert trajectory.answer.exact == exact and len(trajectory.calls) == 1
+
+
+def test_replies_without_text_and_call_are_sampled_again_and_count_no_turn():
+    """As search_agent/oss_client.py of ChuanMeng/text-ranking-in-deep-research at b546046, whose
+    loop goes on without counting an iteration or keeping the reply."""
+    thought = Turn(reasoning="I should search.", usage=used(10, 5))
+    endless = llm_errors.Truncated("cut", turn=replace(thought, finish_reason="length"))
+    steps = [thought, endless, calling(usage=used(20, 5)), thought, saying(usage=used(30, 5))]
+    model = ScriptedModel(*steps)
+    trajectory = ask(model, resample=2, turns=2)
+    assert ended(trajectory) == ("completed", "") and trajectory.answer.exact == "Torvald Brekke"
+    assert roles(trajectory) == ["system", "user", "assistant", "tool", "assistant"]
+    # Each is asked what the one before it was asked, and all are paid.
+    first, second, third, fourth, fifth = (request.messages for request in model.requests)
+    assert first == second == third and fourth == fifth
+    assert (trajectory.usage["agent_calls"], trajectory.usage["agent_resampled"]) == (5, 3)
+    assert trajectory.usage["output_tokens"] == 25
+    stored = from_record(json.loads(dump_trajectory(trajectory)))
+    assert stored.usage["agent_resampled"] == 3
+    assert "sampled again" in describe("usage_agent_resampled").definition
+
+
+@pytest.mark.parametrize(("resample", "requests"), [(0, 3), (2, 5)])
+def test_resampling_ends_and_the_model_is_then_told_that_its_reply_was_empty(resample, requests):
+    model = ScriptedModel(*[Turn()] * (resample + 1), calling(), saying())
+    trajectory = ask(model, resample=resample)
+    assert ended(trajectory) == ("completed", "") and len(model.requests) == requests
+    told = [PROMPT["empty"] in str(request.messages) for request in model.requests]
+    assert told == [False] * (resample + 1) + [True, True]
+    assert trajectory.usage.get("agent_resampled", 0) == resample
+
+
+def test_output_tokens_of_replies_that_were_sampled_again_count():
+    steps = Turn(usage=used(9, 60)), calling(), saying()
+    assert ended(ask(ScriptedModel(*steps), resample=9)) == ("completed", "")
+    assert ended(ask(ScriptedModel(*steps), resample=9, output_tokens=50))[1] == "output_tokens"
+    with pytest.raises(InputError, match=r"agent\.resample=-1\. valid: a whole number, 0 or more"):
+        ChatAgent(resample=-1)
 
 
 FAULTS = {

@@ -269,7 +269,7 @@ def test_a_benchmark_is_described_by_counts_and_mean_lengths(entry, capsys, tmp_
         "passages": "3",
         "tokens a passage": "3.67",
         "passages a document": "1.50",
-        "relevant documents a question": "1.00",
+        "evidence documents a question": "1.00",
     }
     assert {name: rows.get(name) for name in expected} == expected
     assert "words and punctuation marks" in printed and "published" not in printed
@@ -293,7 +293,7 @@ def test_the_published_statistics_are_shown_where_the_benchmark_cannot_be_opened
     )
     printed = capsys.readouterr()
     rows = {name.strip(): value for name, value in described(printed.out).items()}
-    assert rows["relevant documents a question"] == "1.22" and rows["documents"] == "2,680,000"
+    assert rows["evidence documents a question"] == "1.22" and rows["documents"] == "2,680,000"
 
 
 def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys):
@@ -471,7 +471,7 @@ REFUSED = {
         ("agent.tool.depth=1", "'agent.tool' is no argument of the chosen agent"),
         ("retreiver.k1=1", "there is no group or key 'retreiver'"),
         ("retreiver=ql", r"did you mean retriever\?"),
-        ("retriever=bm26", r"retriever=bm26 names no option\. valid: bm25_crossfit, "),
+        ("retriever=bm26", r"retriever=bm26 names no option\. valid: agentir_4b, bm25_crossfit, "),
         ("llm=vllm/qwen3-8b", r"did you mean llm=vllm/qwen3_8b\?"),
         ("experiment=pi_serini/x", "text_ranking/table3"),
         ("unit=doc", r"names no option\. valid: document, document_head, maxp, passage"),

@@ -47,9 +47,9 @@ ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
 # What a prompt that is composed says about queries.
 ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
-ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call")}
-ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call")}
-ALONE.add(("RagAgent", "first_call"))  # its first call is a search
+ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call", "resample")}
+ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call", "resample")}
+ALONE |= {("RagAgent", each) for each in ("first_call", "resample")}  # its first call is a search
 # What a plan does not read.
 NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
 # Values that an option leaves to its user.
@@ -309,7 +309,7 @@ def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent, queri
 
 MATCHING = {
     **dict.fromkeys(("minilm", "dense", "colbertv2", "splade", "sparta", "repllama"), "learned"),
-    **dict.fromkeys(("splade_cocondenser", "e5_base"), "learned"),
+    **dict.fromkeys(("splade_cocondenser", "e5_base", "agentir_4b"), "learned"),
     **dict.fromkeys(("qwen3_embedding_0.6b", "qwen3_embedding_8b"), "learned"),
     "dense_link_expansion": "learned",
     **dict.fromkeys(("fusion_rrf", "fusion_interpolation", "fusion_minilm"), "mixed"),

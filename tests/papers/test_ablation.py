@@ -114,6 +114,14 @@ def test_the_settings_of_the_papers_have_the_threats_that_their_page_names():
     ]
 
 
+@pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
+def test_the_operators_are_all_that_differs_in_their_experiment(scale):
+    words, phrases = (plain_values(each.config) for each in cells("ablation/operators", *scale))
+    assert phrases["retriever"] == {**words["retriever"], "operators": "phrases"}
+    assert words["retriever"].get("operators") is None
+    assert {**phrases, "retriever": words["retriever"]} == words
+
+
 def test_the_threats_of_a_report_are_those_against_its_baseline():
     """Of a chain of single changes, the last cell is two changes from the first."""
     chain = {"base": ("bm25", "none"), "b": ("dense", "none"), "c": ("dense", "monot5")}

@@ -69,6 +69,7 @@ def test_the_agent_the_tool_and_the_judge_are_the_paper_s(experiment):
         # Our comparison of retrievers needs a prompt that favours none.
         named = ("agent", "agent.prompt") if experiment.endswith("/retrievers") else ()
         ours = dict.fromkeys(named, "neutral")
+        ours |= {"rewriter": settings.choices["rewriter"]} if named else {}  # two cells have one
         check_constants(settings, AGENT | ours)
 
 
@@ -118,10 +119,12 @@ def test_figure_3_is_the_grid_over_all_questions():
     check_constants(settings, constants)
 
 
-def test_the_referee_s_ablation_changes_the_retriever_alone():
+def test_the_referee_s_ablation_changes_retrievers_and_their_queries():
     assert overrides_of_cells("pi_serini/retrievers") == [
-        ["retriever=bm25_tuned"],
+        [],
         ["retriever=qwen3_embedding_8b"],
+        ["retriever=qwen3_embedding_8b", "rewriter=reasoning"],
+        ["retriever=agentir_4b", "rewriter=reasoning"],
         ["retriever=colbertv2"],
         ["retriever=fusion_rrf"],
     ]
@@ -135,6 +138,25 @@ def test_without_a_model_there_is_no_effort(experiment):
         ["experiment=pi_serini/main", "llm=deepseek-v4-flash", "llm.settings.reasoning_effort=max"]
     )
     assert chosen.config.llm.settings.reasoning_effort == "max"
+
+
+def test_agentir_has_the_lengths_and_the_instruction_of_its_authors_code():
+    """evaluation/scripts/run_oss_agentir.sh and embed_bcp.sh, and the default of `--max-length` in
+    searcher/searchers/faiss_searcher.py, of texttron/AgentIR at 24d9078."""
+    *_, agentir, _, _ = cells("pi_serini/retrievers")
+    constants = {
+        "retriever.model": "Tevatron/AgentIR-4B",
+        "retriever.document_max_length": 4096,
+        "retriever.query_max_length": 8192,
+        "retriever.document_prefix": "",
+        "retriever.pooling": "last",
+        "retriever.normalise": True,
+        "rewriter.apply_to": "retriever",
+    }
+    check_constants(agentir, constants)
+    prefix = agentir.config.retriever.query_prefix
+    assert prefix.startswith("Instruct: Given a user's reasoning followed by a web search query")
+    assert prefix.endswith("\nQuery:")
 
 
 # The rules of the paper's prompt in their order (PI_SEARCH_QUERY_TEMPLATE_PLAIN_MINIMAL of

@@ -3,14 +3,17 @@
 import asyncio
 
 import pytest
-from sheet import cells, check_constants, check_published_rows, experiments, published_of
-from support.benchmarks import WordBackend
+from sheet import cells, check_constants, check_published_rows, experiments, published_of, value
+from support.benchmarks import SmallBenchmark, WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
+from soundingline.experiments.maintenance import statistics
 from soundingline.toolkit.corpus import SqliteStore
-from soundingline.toolkit.data import Topic
+from soundingline.toolkit.corpus.segmentation import Passages
+from soundingline.toolkit.data import Document, Topic
+from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.search import TopK
 
 COMMON = {
@@ -21,6 +24,13 @@ COMMON = {
     "tool.tokenizer": "Qwen/Qwen3-0.6B",
     "agent": "browsecomp_plus",
     "agent.prompt": "browsecomp_plus",
+    # Read in search_agent/oss_client.py of ChuanMeng/text-ranking-in-deep-research at b546046: the
+    # argument of `search`, its reply, a bound for what is sampled again without one there, and
+    # requests that leave several calls a reply to the server, which allows them.
+    "tool.query_argument": "user_query",
+    "tool.output": "json",
+    "agent.resample": 10,
+    "llm.parallel_calls": True,
     "budget.turns": 100,
     "budget.seconds": None,
     "budget.answer_tokens": 0,
@@ -57,7 +67,12 @@ CHECKPOINTS = {
         "retriever.max_length": 512,
         "retriever.document_max_length": 4096,
     },
-    "colbertv2": {"retriever.model": "colbert-ir/colbertv2.0", "retriever.max_length": 512},
+    "colbertv2": {
+        "retriever.model": "colbert-ir/colbertv2.0",
+        "retriever.max_length": 512,
+        # MAX_QUERY_LENGTH of the six run_scripts/rq1/*colbertv2.0* at b546046.
+        "retriever.query_max_length": 512,
+    },
     "bm25_default": {"retriever.k1": 0.9, "retriever.b": 0.4},
     "bm25_msmarco_doc": {"retriever.k1": 3.8, "retriever.b": 0.87},
     "bm25_text_ranking": {"retriever.k1": 10.0, "retriever.b": 1.0},
@@ -175,3 +190,56 @@ def test_figure_1_is_a_grid_over_both_units():
     for settings in cells("text_ranking/figure1"):
         check_constants(settings, {"tuning.select": None, "tuning.objective": "R@5"})
         assert list(settings.config.measures) == ["R@5", "nDCG@10"]
+
+
+def test_the_laptop_forms_of_tables_2_and_7_vary_agents_and_settings_of_bm25():
+    """Documents are read whole there, because their first 512 tokens state few of the facts."""
+    factors = {"2": ["agent.max_searches"], "7": ["retriever", "unit"]}
+    found = {}
+    for table, names in factors.items():
+        laptop = cells(f"text_ranking/table{table}", "scale=laptop")
+        assert all(value(each, "tool.get_document") for each in laptop)
+        found[table] = [[value(each, name) for name in names] for each in laptop]
+    assert found["2"] == [[1], [3]]
+    paper = cells("text_ranking/table7")
+    assert found["7"] == [[value(each, name) for name in factors["7"]] for each in paper]
+
+
+class TwoDocuments(SmallBenchmark):
+    def read_documents(self):
+        yield Document("d1", "A title", "One two three. Four five.")
+        yield Document("d2", "", "Six.")
+
+
+def test_table_1_counts_questions_documents_passages_and_judgements():
+    """The statistics of a collection that are countable by hand: lengths in words, titles left
+    out, as passage_corpus_preprocess.py at b546046 counts the bodies of passages."""
+    topics = [Topic("1", "a b c"), Topic("2", "a")]
+    qrels = {
+        "evidence": {"1": {"d1": 1, "d2": 1}, "2": {"d1": 1}},
+        "gold": {"1": {"d2": 1}, "2": {"d1": 0}},
+    }
+    benchmark = TwoDocuments(topics, qrels)
+    passages = Passages(max_tokens=4)
+    assert statistics(benchmark, passages, lambda text: len(text.split())) == {
+        "questions": 2,
+        "tokens a question": (3 + 1) / 2,
+        "documents": 2,
+        "tokens a document": (5 + 1) / 2,
+        "passages": 3,
+        "tokens a passage": (3 + 2 + 1) / 3,
+        "passages a document": 3 / 2,
+        "evidence documents a question": 3 / 2,
+        "gold documents a question": 1 / 2,
+    }
+    source, published = published_statistics({}, "browsecomp_plus")
+    assert "2602.21456, Table 1" in source
+    assert list(published) == list(statistics(benchmark, passages, len))
+    assert [published[name] for name in ("questions", "documents", "passages")] == [
+        *(830, 100_195, 2_772_255)
+    ]
+    lengths = [published[f"tokens a {name}"] for name in ("question", "document", "passage")]
+    assert lengths == [132.19, 7845.55, 279.64]
+    # Section 3.2.3.
+    judged = [published[f"{tier} documents a question"] for tier in ("evidence", "gold")]
+    assert judged == [6.1, 2.9]

@@ -736,7 +736,7 @@ def instances(tmp_path):
         "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},
-        "Q2Q": {"cache": tmp_path / "cache", "max_words": 7},
+        "Q2Q": {"cache": tmp_path / "cache", "max_output_tokens": 7},
         "RM3": {"index": index, "fb_docs": 3},
         "ReciprocalRankFusion": {
             "first": index.bm25(),

@@ -4,6 +4,7 @@ questions: prompts, reading, second tries, fall-backs, cache, counts, and thread
 import asyncio
 import doctest
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -13,8 +14,6 @@ from pathlib import Path
 import pandas as pd
 import pyterrier as pt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.benchmarks import store_of
 from support.llm_model import (
     ANSWER,
@@ -41,10 +40,10 @@ from soundingline.pipelines.compose import MaxP, WithQuery, compose
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.prompting import PROMPTS, last_words
-from soundingline.pipelines.q2q import Q2Q, Reading, is_empty, lost_numbers, read_question
+from soundingline.pipelines.prompting import PROMPTS
+from soundingline.pipelines.q2q import Q2Q, lost_numbers
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.rewrite import HyDE, Rewriter, RewrittenQuery
+from soundingline.pipelines.rewrite import HyDE, ReasoningQuery, Rewriter, RewrittenQuery
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import SearchRequest, Topic, Unit
 from soundingline.toolkit.errors import InputError
@@ -135,10 +134,11 @@ def test_pyterrier_can_inspect_it_without_asking_and_bad_frames_are_refused():
 
 
 def test_what_happened_to_a_reply_is_noted_in_words():
-    texts = ["", "Query: Who is king?", "It is long.\nToo long.", "What is it?"]
+    texts = ["", "Who is king?", "", "Who is Robert Gray", "What is it?"]
+    twice = {"retried": True, "fell_back": "copied", "reply": texts[3]}
     expected = {
-        "king": {"rewritten": "Who is king?", "retried": True, "cleaned": True, "reply": texts[1]},
-        "queen": {"rewritten": "queen", "fell_back": "prose", "reply": texts[2]},
+        "king": {"rewritten": "Who is king?", "retried": True},
+        "queen": {"rewritten": "queen", **twice},
         "the 3rd": {"rewritten": "What is it?", "lost_numbers": ["3"]},
     }
     with asking(QuestionModel(*texts)) as llm:
@@ -178,6 +178,27 @@ class Recording(pt.Transformer):
 
 
 SEES = {"both": (NEW, NEW), "retriever": (NEW, RAW), "reranker": (RAW, NEW)}
+
+
+def test_the_reasoning_is_put_before_the_query_as_agentir_does(tmp_path):
+    """format_reasoning_query in searcher/prompts.py of texttron/AgentIR at 24d9078."""
+    stage = ReasoningQuery()
+    with search_notes() as notes:
+        out = stage(frame("king {reasoning}", "queen", reasoning=["of chess\n{query}", " "]))
+    assert out["query"].tolist() == [
+        "Reasoning: of chess\n{query}\n\nQuery: king {reasoning}",
+        "Reasoning: Empty\n\nQuery: queen",
+    ]
+    assert out["query_0"].tolist() == ["king {reasoning}", "queen"]
+    assert [row.get("without_reasoning") for row in (notes["rewrite"], notes["rewrite_2"])] == [
+        *(None, True)
+    ]
+    assert stage.apply_to == "retriever" and not stage.needs_llm
+    own = tmp_path / "own.txt"
+    own.write_text("{query} ({reasoning})")
+    other = ReasoningQuery(prompt=str(own))
+    assert other(frame("king", reasoning=["of chess"]))["query"].tolist() == ["king (of chess)"]
+    assert other.fingerprint != stage.fingerprint == ReasoningQuery().fingerprint
 
 
 @pytest.mark.parametrize("aggregate", [False, True])
@@ -491,15 +512,16 @@ def test_without_reasoning_the_query_alone_is_asked_and_counted(thoughts):
     assert len({request.messages[0]["content"] for request in model.requests}) == 1
 
 
-def test_long_reasoning_is_asked_with_its_end_and_no_text_becomes_a_place_of_the_prompt():
-    model = QuestionModel()
+def test_the_whole_reasoning_is_asked_and_no_text_becomes_a_place_of_the_prompt():
+    """As rewrite_with_context in searcher/query_rewriters/q2q.py at b546046: all of the reasoning,
+    with single white space, and the query without the space around it."""
+    model, long = QuestionModel(), " ".join(map(str, range(5000)))
     with asking(model) as llm:
-        stage = Q2Q(model=llm, reasoning=True, max_reasoning_words=3)
-        rewritten(stage, "king", reasoning=["one two\nthree  four five"])
+        stage = Q2Q(model=llm, reasoning=True)
+        rewritten(stage, " king\n", reasoning=[f"{long}\n\nthree  four "])
         rewritten(stage, "a {reasoning} b {query}", reasoning=["{query} \\1"])
-    assert sent(model, "thoughts") == ["... three  four five", "{query} \\1"]
+    assert sent(model, "thoughts") == [f"{long} three four", "{query} \\1"]
     assert sent(model) == ["king", "a {reasoning} b {query}"]
-    assert last_words(" a b ", 2) == "a b"
 
 
 def test_effort_and_length_are_the_papers_and_the_other_settings_are_the_models_own():
@@ -542,8 +564,7 @@ def test_a_prompt_of_ones_own(tmp_path):
         ),
         ("", {"prompt": "gone.txt"}, r"cannot read the prompt .*gone\.txt"),
         ("{query}", {"apply_to": "agent"}, "apply_to is 'agent'. valid: retriever, reranker, both"),
-        ("{query}", {"max_words": 0}, "max_words=0"),
-        ("{query}", {"max_reasoning_words": True}, "max_reasoning_words=True"),
+        ("{query}", {"max_output_tokens": 0}, "max_output_tokens=0"),
         ("{query}", {"prompt_without_reasoning": "x.txt"}, "set prompt, or reasoning=true"),
     ],
 )
@@ -554,13 +575,32 @@ def test_impossible_prompts_and_arguments_are_refused(tmp_path, text, arguments,
         Q2Q(**{"model": rewriter_llm(), "prompt": str(path), **arguments})
 
 
-def test_both_prompts_have_the_rules_and_the_same_eight_questions():
-    texts = [(PROMPTS / f"rewriter/{name}.txt").read_text() for name in ("q2q", "q2q_reasoning")]
-    styles = [[line for line in text.splitlines() if line.startswith("- ")] for text in texts]
-    assert styles[0] == styles[1] and len(styles[0]) == 8
-    for text in texts:
-        for rule in ("exactly one question", "every number, date, unit, name", "do not answer it"):
-            assert rule in text
+# The topics of TREC DL 2019 (msmarco-test2019-queries) that the authors' prompts use as examples.
+TOPICS = {
+    156493: "do goldfish grow",
+    1110199: "what is wifi vs bluetooth",
+    1063750: "why did the us volunterilay enter ww1",
+    168216: "does legionella pneumophila cause pneumonia",
+    1037798: "who is robert gray",
+    264014: "how long is life cycle of flea",
+    104861: "cost of interior concrete flooring",
+    146187: "difference between a mcdouble and a double cheeseburger",
+}
+# What each rule of searcher/query_rewriters/q2q.py at b546046 is about, in its order.
+RULES = ("number, quantity and unit", "Each number", "no explanation", "one question")
+INTENT = "what the agent searches for"
+
+
+@pytest.mark.parametrize(
+    ("name", "rules"), [("q2q", RULES), ("q2q_reasoning", (INTENT, *RULES))], ids=["Q", "Q+R"]
+)
+def test_the_prompts_have_the_authors_rules_in_their_order_and_their_examples(name, rules):
+    text = (PROMPTS / f"rewriter/{name}.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^\d\. (.*)$", text, re.MULTILINE)
+    assert len(found) == len(rules)
+    assert all(rule in line for rule, line in zip(rules, found, strict=True))
+    assert re.findall(r"^- (.*)$", text, re.MULTILINE) == list(TOPICS.values())
+    assert "MS MARCO" in text and "?" not in text and "question mark" not in text
 
 
 # What comes of replies.
@@ -569,22 +609,24 @@ def test_both_prompts_have_the_rules_and_the_same_eight_questions():
 @pytest.mark.parametrize(
     ("query", "texts", "written", "counts"),
     [
-        ("king", [' "" \n', KING], KING, {"retried": 1}),
+        ("king", [" \n", KING], KING, {"retried": 1}),
         ("king", [Truncated("cut", turn=Turn(text="What is")), KING], KING, {"retried": 1}),
-        ("king", ["", "“”"], "king", {"retried": 1, "fell_back": 1}),
-        ("king", [f'**Question:** "{KING}"'], KING, {"cleaned": 1}),
-        ("king", ["It is about kings.\nThey rule."], "king", {"fell_back": 1, "prose": 1}),
-        ("king", [f"What {'is ' * 64} king?"], "king", {"fell_back": 1, "prose": 1}),
-        # As Qwen2.5-Coder-0.5B-Instruct answered more than half of CACM's questions.
+        ("king", ["", "\n \n"], "king", {"retried": 1, "fell_back": 1}),
+        ("king", ["kings of chess\n they rule\n"], "kings of chess  they rule", {}),
+        ("king", [f'**Question:** "{KING}"'], f'**Question:** "{KING}"', {}),
+        ("king", ["Who is Robert Gray?", KING], KING, {"retried": 1}),
         (
-            "parallel algorithms",
-            ["What is the most popular food in Switzerland?"],
-            *("parallel algorithms", {"fell_back": 1, "copied": 1}),
+            "king",
+            ["- do goldfish grow", "What is WiFi vs. Bluetooth?"],
+            *("king", {"retried": 1, "fell_back": 1, "copied": 1}),
         ),
         ("match 61,880", ["Which match had fans?"], "Which match had fans?", {"lost_numbers": 1}),
     ],
 )
-def test_a_reply_is_read_asked_for_once_more_or_not_used_and_counted(query, texts, written, counts):
+def test_a_reply_is_used_whole_or_asked_for_once_more_and_counted(query, texts, written, counts):
+    """As the authors' code: the lines of a reply are joined, an empty one is requested once more,
+    and the query is used after a second one. A copied example, which their prompt forbids, is
+    treated likewise."""
     model = QuestionModel(*texts)
     with asking(model, SamplingParams(seed=7)) as llm:
         stage = Q2Q(model=llm)
@@ -595,14 +637,9 @@ def test_a_reply_is_read_asked_for_once_more_or_not_used_and_counted(query, text
     assert [request.settings.seed for request in model.requests] == [7, 8][: len(texts)]
 
 
-def test_what_the_reasoning_says_is_no_copy_of_the_prompt():
-    food = "What is the most popular food in Switzerland?"
-    thoughts = ["The Swiss like a popular food, of which I need the name. Switzerland it is."]
-    with asking(QuestionModel(food, food)) as llm:
-        stage = Q2Q(model=llm, reasoning=True)
-        assert rewritten(stage, "dish", reasoning=thoughts) == [food]
-        assert rewritten(stage, "dish", reasoning=["A dish of some country."]) == ["dish"]
-    assert (stage.counts["copied"], stage.counts["without_reasoning"]) == (1, 0)
+def test_lost_numbers():
+    assert lost_numbers("61,880 fans 1990", "Who saw it with 61,880 fans?") == {"1990"}
+    assert lost_numbers("61,880", "Was it 61880 or 61,880?") == set()
 
 
 @pytest.mark.parametrize(
@@ -724,14 +761,15 @@ def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fai
 
 
 def test_replies_are_read_from_the_cache_as_they_were_the_first_time(tmp_path):
-    texts = {"king": ["It rules.\nAlways."], "queen": [f"Question: {KING}"], "rook": ["", ""]}
+    copy = TOPICS[1037798]
+    texts = {"king": [copy, copy], "queen": [KING], "rook": ["", ""]}
     model = QuestionModel(
         choose=lambda messages, _: Turn(text=texts[part_of(messages, "query")].pop(0))
     )
     with asking(model) as llm:
         first, second = Q2Q(model=llm, cache=tmp_path), Q2Q(model=llm, cache=tmp_path)
         assert rewritten(first, *texts) == rewritten(second, *texts) == ["king", KING, "rook"]
-    for name in ("queries", "fell_back", "cleaned", "prose"):
+    for name in ("queries", "fell_back", "copied"):
         assert first.counts[name] == second.counts[name] > 0
     assert (second.counts["asked"], second.counts["cache_hits"]) == (0, 3)
     model = QuestionModel()
@@ -804,7 +842,7 @@ def test_a_longer_timeout_is_no_other_rewriter(tmp_path):
     model = QuestionModel()
     for timeout in (60, 600):
         with asking(model, SamplingParams(timeout=timeout)) as llm:
-            rewritten(Q2Q(model=llm, cache=tmp_path, max_words=timeout), "king")
+            rewritten(Q2Q(model=llm, cache=tmp_path), "king")
     assert model.queries == ["king"]
 
 
@@ -815,142 +853,3 @@ def test_before_the_model_runs_all_is_known_but_the_rewriting():
     assert not any(stage.counts.values())
     with pytest.raises(RuntimeError, match="does not run"):
         rewritten(stage, "king")
-
-
-QUERY = '"61,880" football attendance'
-QUESTION = "What football match had an attendance of 61,880?"
-PROMPT = (PROMPTS / "rewriter/q2q.txt").read_text(encoding="utf-8")
-EMPTY, PROSE = Reading(trouble="empty"), Reading(trouble="prose")
-
-
-def read(reply, query=QUERY, max_words=64, prompt=PROMPT):
-    return read_question(reply, query, max_words, prompt=prompt)
-
-
-@pytest.mark.parametrize(
-    ("reading", "replies"),
-    [
-        (
-            Reading(QUESTION, cleaned=True),
-            [
-                f"Question: {QUESTION}",
-                f"**Question:** {QUESTION}",
-                f"Rewritten question: {QUESTION}",
-                f"Q: {QUESTION}",
-                f"Query: **{QUESTION}**",
-                f'"{QUESTION}"',
-                f"“{QUESTION}”",
-                f'**"{QUESTION}"**',
-                f"`{QUESTION}`",
-                f"- {QUESTION}",
-                f"1. {QUESTION}",
-                f"<question>{QUESTION}</question>",
-                f"```\n{QUESTION}\n```",
-                f"```text\n{QUESTION}\n```",
-                f"Sure! {QUESTION}",
-                f"Here is the question: {QUESTION}",
-                f"Here's the rewritten question:\n\n{QUESTION}",
-                f"Question:\n{QUESTION}",
-                f"<think>The agent wants a match. What for?</think>\n{QUESTION}",
-                f"The query asks for a match with that attendance.\n{QUESTION}\nI kept the number.",
-                f"{QUESTION}\nWhich stadium held 61,880 people?",
-            ],
-        ),
-        (
-            EMPTY,
-            [
-                *("", " \n\t", '""', "“”", "''", "\n```\n```", "?", "Question:", "**"),
-                "<think>hm</think>",
-            ],
-        ),
-        (
-            PROSE,
-            [
-                "I'm sorry, but I can't help with that.",
-                "The query is about football.\nIt has a number in it.",
-                f"What {'very ' * 64}long question had 61,880?",
-            ],
-        ),
-    ],
-    ids=["labels and marks are taken off", "empty", "prose"],
-)
-def test_a_reply_is_cleaned_empty_or_prose(reading, replies):
-    for reply in replies:
-        assert read(reply) == reading, reply
-        assert is_empty(reply) == (reading == EMPTY)
-
-
-@pytest.mark.parametrize(
-    ("query", "reply"),
-    [
-        (QUERY, QUESTION),
-        (QUERY, QUESTION.lower().rstrip("?")),
-        (QUERY, "football match with an attendance of 61,880"),
-        # What belongs to the question stays.
-        (QUERY, "Who are the members of OK Computer?"),
-        (QUERY, 'What is "What is to be done?" about?'),
-        (QUERY, '"Heroes" and "Low" are albums by whom?'),
-        (QUERY, "1984 is a novel by whom?"),
-        (QUERY, "Which query language does SPARQL: the query extend?"),
-        (QUERY, "How many * and ** operators are in C++?"),
-        # A question that shares words with the prompt is no copy.
-        ("popular food France", "What is the most popular food in France?"),
-        ("popular food switzerland", "What is the most popular food in Switzerland?"),
-        ("SQL", "What is the query language SQL?"),
-        ("search engine query", "What is a query of a search engine?"),
-        ("flea bites", "How long do flea bites itch?"),
-        ("Salvation Army", "Who founded the Salvation Army?"),
-        ("parallel", "What are parallel algorithms?"),
-        ("鉄道", "鉄道はいつ開通しましたか？"),
-        ("what", "what?"),
-    ],
-)
-def test_a_bare_question_is_taken_as_it_is(query, reply):
-    assert read(f"  {reply}\n", query) == read(reply, query) == Reading(reply)
-
-
-@pytest.mark.parametrize(
-    ("query", "reply"),
-    [
-        # The first five as Qwen2.5-Coder-0.5B-Instruct wrote them.
-        ("Performance evaluation of computer systems", "How long is life cycle of flea?"),
-        ("What is known about it?", "What are the most popular food in Switzerland?"),
-        ("languages that can be used", "What are the types of food that can you cook sous vide?"),
-        ("code optimization", "What are some shark warm blooded?"),
-        ("code optimization", "What are some shark warm blooded foods?"),
-        ("life cycle of software", "how long is life cycle of flea"),
-        ("nitrogen", "Hydrogen is a liquid below what temperature?"),
-    ],
-)
-def test_an_example_of_the_prompt_is_copied(query, reply):
-    assert read(reply, query) == Reading(trouble="copied")
-    assert read(reply, query, prompt="").question
-
-
-def test_no_query_is_a_copy_when_it_comes_back():
-    for query in (line.removeprefix("- ") for line in PROMPT.splitlines()):
-        if query.strip():
-            assert read(query, query).trouble != "copied"
-
-
-def test_the_longest_question_is_an_argument_and_lost_numbers_are_reported():
-    assert read("What had an attendance of 61,880?", max_words=6).question
-    assert read("What had an attendance of 61,880?", max_words=5).trouble == "prose"
-    assert lost_numbers("61,880 fans 1990", "Who saw it with 61,880 fans?") == {"1990"}
-    assert lost_numbers("61,880", "Was it 61880 or 61,880?") == set()
-
-
-@given(st.text(max_size=80), st.text(max_size=20))
-def test_any_reply_is_read_the_same_twice_and_a_question_is_one_line(reply, query):
-    reading = read_question(reply, query, 10)
-    assert reading == read_question(reply, query, 10)
-    assert bool(reading.question) != bool(reading.trouble)
-    assert len(reading.question.splitlines()) <= 1
-    assert (reading.trouble == "empty") == is_empty(reply)
-
-
-@given(st.text("abc ?\"'*_`“”#-\n:", max_size=30))
-def test_reading_a_question_again_changes_nothing(reply):
-    first = read_question(reply, "abc", 50)
-    if first.question:
-        assert read_question(first.question, "abc", 50) == Reading(first.question)

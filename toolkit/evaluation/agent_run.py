@@ -68,7 +68,7 @@ from soundingline.toolkit.files import write_json, write_text
 from soundingline.toolkit.llm.prices import PriceTables, reprice
 from soundingline.toolkit.queries import has_operator, parse_query, reformulation, terms, words_of
 from soundingline.toolkit.runs.run_folder import RunFolder
-from soundingline.toolkit.search.answers import invented_citations
+from soundingline.toolkit.search.answers import invented_citations, shown_texts
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     NO_FORMAT,
@@ -133,6 +133,8 @@ def searches_of(trajectory: Trajectory) -> list[AgentSearch]:
             search = AgentSearch(query, call.query is not None, own, names, own & read)
             searches.append(search)
         output = call.output
+        if output.startswith(_JSON):  # in which line breaks and accents are escapes
+            output = "\n".join(each.text for each in shown_texts([call]))
         for text in filter(None, (search.query for search in searches)):
             output = output.replace(text, " ")
         folded = output.casefold()
@@ -193,6 +195,7 @@ def _branches(candidates: Sequence[frozenset[str]]) -> list[tuple[int, frozenset
     return branches
 
 
+_JSON = ("{", "[{", "[\n")
 _QUERY_FEATURES = (
     *("words", "quoted", "operators", "from_question", "from_shown", "from_neither"),
     *("repeated", "added", "dropped", "exchanged", "new"),

@@ -3,9 +3,10 @@ benchmarks."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, starmap
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ FAMILIES = ("measure", "all")
 TESTED = ("accuracy", "answer_shown", "F1@20", "nDCG@20", "recall_opened", "nDCG@10", "AP")
 _BENCHMARK = "benchmark"
 ORACLE = "fusion.OracleRetriever"  # which ranks judged documents, whatever the query is
+_WORDLESS = re.compile(r"[-+.\de]+|True|False|None")
 
 
 class PairedComparison(NamedTuple):
@@ -460,8 +462,12 @@ def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 
 def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
-    """The values of the factors of each run; the runs' names if these are not distinct."""
-    labels = [" · ".join(_values(run, factors)) or "—" for run in runs]
+    """The values of the factors of each run, numbers and truth values with the name of their
+    setting (`get_document=True`); the runs' names if these are not distinct."""
+    known = (
+        [(name, str(run.factors[name])) for name in factors if name in run.factors] for run in runs
+    )
+    labels = [" · ".join(starmap(_named, pairs)) or "—" for pairs in known]
     return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
 
 
@@ -486,3 +492,8 @@ def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 def _values(run: EvaluatedRun, factors: Iterable[str]) -> list[str]:
     return [str(run.factors[name]) for name in factors if name in run.factors]
+
+
+def _named(factor: str, value: str) -> str:
+    setting = factor.rpartition(".")[2] if "." in factor and _WORDLESS.fullmatch(value) else ""
+    return f"{setting}={value}" if setting else value

@@ -191,6 +191,7 @@ _USED = {
     "calls": "Requests to language models{} per question.",
     "failed": "Requests to language models{} without a reply per question.",
     "retries": "Further attempts of requests{} per question.",
+    "resampled": "Replies{} without text and call that were sampled again, per question.",
     "seconds": "Seconds in which a request to a language model{} was open, per question.",
     "unmetered": "Replies{} without a report of usage per question.",
     "unpriced": "Replies{} of unknown cost per question.",

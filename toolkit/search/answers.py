@@ -284,8 +284,8 @@ def shown_texts(calls: Iterable[ToolCall]) -> list[ShownText]:
     pages of documents. A page that begins at the line after one that was read before is joined to
     it. Queries, requirements and hints are left out, because no document states them.
 
-    An output in another form counts if it is JSON with an object for each document (all its texts)
-    or if it shows one document alone (the whole output).
+    An output in another form counts if it is JSON with an object for each document (all its texts,
+    whose first line is the title) or if it shows one document alone (the whole output).
     """
     texts: list[ShownText] = []
     last_lines: dict[str, tuple[int, int]] = {}  # docid -> the place of its text, its last line
@@ -332,7 +332,8 @@ def _foreign_parts(call: ToolCall) -> Iterator[ShownText]:
             values = [
                 text for name, text in row.items() if isinstance(text, str) if name != "docid"
             ]
-            yield ShownText(parent(ids[str(row["docid"])]), "", "\n".join(values))
+            text = "\n".join(values).strip()
+            yield ShownText(parent(ids[str(row["docid"])]), text.partition("\n")[0], text)
     elif len(call.shown) == 1:
         yield ShownText(parent(call.shown[0]), "", call.output)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from soundingline.toolkit.data import Hit, heading, parent
-from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.search.session import SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
     LARGEST_OFFSET,
@@ -19,7 +22,9 @@ from soundingline.toolkit.search.tool import (
     quoted,
     short,
 )
+from soundingline.toolkit.trajectory import QUERIES
 
+OUTPUTS = ("text", "json")
 _READ = "get_document"
 
 
@@ -33,6 +38,12 @@ class TopK(SearchTool):
         get_document: whether there is a tool that returns a whole document.
         max_bytes: size of one output of `get_document` in bytes of UTF-8. A longer document comes
             in pages of lines.
+        query_argument: the name of the argument for the query: `query`, or another one of
+            `soundingline.toolkit.trajectory.QUERIES`. The code of BrowseComp-Plus and of arXiv
+            2602.21456 (search_agent/oss_client.py at b546046) has `user_query`.
+        output: how `search` and a whole document are shown: `text`, or `json` as in that code, a
+            list of objects with docid, score and snippet, and one with docid and text. A document
+            of more than `max_bytes` is cut to its first lines there, and has `"truncated": true`.
 
     `tokenizer` (see `SearchTool`) counts the tokens of hits too.
 
@@ -46,6 +57,8 @@ class TopK(SearchTool):
     max_tokens: int | None = 512
     get_document: bool = False
     max_bytes: int = 200_000
+    query_argument: str = "query"
+    output: str = "text"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,6 +66,9 @@ class TopK(SearchTool):
         if self.max_tokens is not None:
             check_int("max_tokens", self.max_tokens)
         check_int("max_bytes", self.max_bytes)
+        for name, valid in (("query_argument", QUERIES), ("output", OUTPUTS)):
+            if getattr(self, name) not in valid:
+                raise InputError(f"{name}={getattr(self, name)!r}", valid=", ".join(valid))
 
     def tools(self) -> Iterable[Tool]:
         cut = f" (the first {self.max_tokens} tokens)" if self.max_tokens else ""
@@ -60,10 +76,10 @@ class TopK(SearchTool):
             "search",
             f"Search the collection. Returns the {self.k} best hits with their docids, scores "
             f"and texts{cut}.",
-            (Parameter("query", "The search query."),),
+            (Parameter(self.query_argument, "The search query."),),
         )
         usage = f"Rank the collection for a query, and show the {self.k} best texts{cut}."
-        yield Tool(search, self._search, searches_by="query", usage=usage)
+        yield Tool(search, self._search, searches_by=self.query_argument, usage=usage)
         if self.get_document:
             offset = "First line to show, for further pages (default 1)."
             read = ToolSpec(
@@ -79,12 +95,18 @@ class TopK(SearchTool):
                 "Show the whole text of a document. Call it for a document whose text was cut "
                 "before you rely on it."
             )
-            yield Tool(read, self._get_document, reads_by="docid", usage=usage)
+            serve: Callable[..., ToolOutput] = self._get_document
+            if self.output == "json":
+                description = (
+                    "Return the whole text of a document. The id of a passage gives its own."
+                )
+                read, serve = ToolSpec(_READ, description, read.parameters[:1]), self._json_document
+            yield Tool(read, serve, reads_by="docid", usage=usage)
 
-    def _search(self, query: str) -> ToolOutput:
-        _, search = self.rank(query, self.k)
+    def _search(self, **arguments: str) -> ToolOutput:
+        _, search = self.rank(arguments[self.query_argument], self.k)
         searched = search.request.query
-        if not search.hits:
+        if not search.hits and self.output == "text":
             return ToolOutput(
                 f"[no hits query={short(searched)}]\n"
                 "Nothing matched. Call search with other words.",
@@ -104,6 +126,8 @@ class TopK(SearchTool):
             end = f"\n[cut after {self.max_tokens} tokens]" if cut else ""
             blocks.append(f"docid={hit.unit_id} score={hit.score:.4f}\n{text}{end}")
         page = ResultsPage(searched, tuple(hits), len(hits))
+        if self.output == "json":
+            return ToolOutput(json.dumps(list(map(self._row, hits)), indent=2), page, search)
         return ToolOutput("\n\n".join(blocks), page, search)
 
     def _get_document(self, docid: str, offset: int | None) -> ToolOutput:
@@ -128,3 +152,16 @@ class TopK(SearchTool):
             ) from None
         call = {"docid": lines.docid, "offset": 0}
         return ToolOutput(*document_page(lines, _READ, call, (LARGEST_OFFSET, self.max_bytes)))
+
+    def _row(self, hit: Hit) -> dict[str, Any]:
+        score = {"score": hit.score} if math.isfinite(hit.score) else {}
+        return {"docid": hit.unit_id, **score, "snippet": hit.text}
+
+    def _json_document(self, docid: str) -> ToolOutput:
+        output = self._get_document(docid, None)
+        page = output.page
+        assert isinstance(page, DocumentPage)
+        lines = [page.title, *page.lines] if page.title else page.lines
+        cut = {"truncated": True} if page.continuation else {}
+        row = {"docid": page.docid, "text": "\n".join(lines), **cut}
+        return output._replace(text=json.dumps(row, indent=2))

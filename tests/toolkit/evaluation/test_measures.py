@@ -1,6 +1,7 @@
 """The measures of rankings and of lists of documents, by hand, and those of agents' runs, by hand
 and by the published evaluator's description."""
 
+import json
 import math
 import random
 import re
@@ -1065,6 +1066,14 @@ def test_the_query_log_is_as_by_hand():
     asked = replace(followed(), calls=calls)
     values = query_measures(asked.question, searches_of(asked))
     assert values == pytest.approx({"text_queries": 6, **expected})
+    # An output that is JSON counts by its texts, whose line breaks and accents are escapes there.
+    document = {"docid": "d1", "snippet": "The mayor\nVesk of Öster"}
+    shown = [
+        ToolCall("search", {"query": "mayor"}, json.dumps([document], indent=2), shown=["d1"]),
+        ToolCall("search", {"query": "Vesk Öster"}, ""),
+    ]
+    log = query_measures("Who?", searches_of(Trajectory("q", "Who?", "completed", calls=shown)))
+    assert (log["query_from_shown_second"], log["query_from_neither_second"]) == (1, 0)
     evaluation = evaluate_run(
         [replace(asked, qid="right"), Trajectory("wrong", "", "completed")], BENCHMARK
     )

@@ -27,7 +27,6 @@ from support.needs import needs
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
 from soundingline.pipelines.prompting import CachedLLM
-from soundingline.pipelines.q2q import is_empty
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.judge import LlmJudge
@@ -531,7 +530,7 @@ def test_weights_that_are_absent_are_reported_before_a_run():
 
 def test_replies_and_verdicts_of_other_weights_are_kept_apart():
     def key(content):
-        llm = CachedLLM(name="x", parts=["part"], is_empty=is_empty, counts=Counts())
+        llm = CachedLLM(name="x", parts=["part"], is_empty=lambda text: not text, counts=Counts())
         return llm.key(BlockingModel("gguf", role="rewriter", weights_fingerprint=content))
 
     assert key("") == key("") and len({key(""), key("one"), key("other")}) == 3

@@ -574,7 +574,12 @@ def test_the_name_and_the_path_of_a_benchmark_are_shown_once():
     assert [style.label for style in report_data(runs).styles] == ["cacm", "vaswani"]
     stages = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
     lacking = [replace(run, factors=row) for run, row in zip(runs, stages, strict=True)]
-    assert [style.label for style in report_data(lacking).styles] == ["none", "monot5 · 10"]
+    assert [style.label for style in report_data(lacking).styles] == ["none", "monot5 · depth=10"]
+    # As in the document rows of Table 3 of arXiv 2602.21456.
+    readers = [{"unit": "document", "tool.get_document": value} for value in ("False", "True")]
+    rows = [replace(run, factors=row) for run, row in zip(runs, readers, strict=True)]
+    labels = [style.label for style in report_data(rows).styles]
+    assert labels == ["get_document=False", "get_document=True"]
     table = comparison_table(runs)
     assert [str(column.header) for column in table.columns][:2] == ["benchmark", "accuracy"]
 

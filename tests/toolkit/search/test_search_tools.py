@@ -310,6 +310,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
         *[(RankedBrowsing, each) for each in ("max_lines=0", "read_limit=3000", "reason_words=0")],
         (RankedBrowsing, "excerpt_characters=5"),
         *[(TopK, each) for each in ("k=0", "max_tokens=-1", "max_tokens=0", "max_bytes=0")],
+        *[(TopK, each) for each in ("query_argument='question'", "output='xml'")],
         *[(Grep, each) for each in ("syntax='glob'", "order='score'", "seconds=0", "lines=-1")],
         *[(Literature, each) for each in ("hits=0", "depth=0", "passages=0", "largest_hub=0")],
         (Literature, "abstract_tokens=0"),
@@ -416,6 +417,30 @@ def test_hits_have_titles_and_excerpts_by_the_settings(settings, shown):
     assert [hit.title for hit in result.page.hits] == ["" if settings else "The Mill"]
     (text,) = shown_texts([result.call])
     assert (text.docid, "came." in text.text) == ("m", settings.get("excerpt") != "none")
+
+
+def test_top_k_has_the_argument_and_the_replies_of_the_published_code():
+    """As SearchToolHandler in search_agent/oss_client.py of ChuanMeng/text-ranking-in-deep-research
+    at b546046: `user_query`; a list of docid, score and snippet; `get_document` an object."""
+    tool = ROWS["top_k"].open(k=2, max_tokens=7, query_argument="user_query", output="json")
+    (spec, _), (name, argument) = tool.specs(), tool.search_tool
+    assert list(spec["parameters"]["properties"]) == ["user_query"]
+    assert (name, argument) == ("search", "user_query")
+    assert tool.call("search", {"query": "king"}).failed
+    found = tool.call("search", {"user_query": "king 2"})
+    rows = json.loads(found.text)
+    assert found.text == json.dumps(rows, indent=2)
+    assert [list(row) for row in rows] == [["docid", "score", "snippet"]] * 2
+    assert [row["snippet"] for row in rows] == [hit.text for hit in found.page.hits]
+    assert [row["score"] for row in rows] == [hit.score for hit in found.page.hits]
+    assert [row["docid"] for row in rows] == list(found.call.shown) == ["d2", "d1"]
+    assert found.call.query == "king 2"
+    # What was shown is read from it as from a text.
+    titles = [(each.docid, each.title) for each in shown_texts([found.call])]
+    assert titles == [("d2", "Title of d2"), ("d1", "Title of d1")]
+    read = tool.call("get_document", {"docid": "d3"})
+    assert json.loads(read.text) == {"docid": "d3", "text": f"Title of d3\n{TEXTS['d3']}"}
+    assert tool.call("search", {"user_query": "nowhere"}).text == "[]"
 
 
 # Ranked browsing: its pages, its hints, its errors, and what each call exposes.
