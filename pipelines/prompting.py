@@ -29,6 +29,17 @@ from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, Usage
 from soundingline.toolkit.runs.run_folder import repeat_of
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
+TASKS = (
+    "general",
+    "question_answering",
+    "multi_hop",
+    "claim",
+    "argument",
+    "duplicate_question",
+    "finance",
+    "citation",
+)
+"""What is searched for, which chooses among the package's prompts."""
 _PLACE = re.compile(r"\{(\w+)\}")
 # Errors that one prompt causes. All others (no server, a wrong setting, no money) would befall any
 # prompt, and are raised, so that no run silently becomes one without the stage.
