@@ -4,14 +4,14 @@ that contain them are ranked without an index.
 Both follow the authors' code (`scripts/greprag_retrieve.py` and `scripts/iterative_retrieve.py` of
 facebookresearch/sira at 57f9cbb). Not published are the prompts, the numbers of patterns, turns and
 hits, the length of excerpts, the order of the hits of a search and the fusion that the paper used;
-those here are ours. Every search reads all texts, one time for all queries of a frame.
+those here are ours. Each search reads all texts, once for all queries of a frame.
 """
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -38,6 +38,7 @@ from soundingline.toolkit.llm.messages import Message, system
 from soundingline.toolkit.llm.prompts import json_values
 
 _BATCH = 1024  # texts in memory at once
+_START = 5  # characters of a string by which texts are chosen
 _MOST_OF_A_PATTERN = 5  # times the depth
 
 
@@ -101,19 +102,32 @@ class StringRetriever(Stage):
         """The score of each docno that a query finds; equal scores rank in this order."""
 
     def matching_texts(
-        self, strings: Mapping[int, Iterable[str]]
+        self, strings: Mapping[int, Collection[str]]
     ) -> Iterator[tuple[int, Unit, str, Sequence[str]]]:
         """Each text that contains some of the `strings` (in lower case) of a query: the number of
-        the query, the unit, its text in lower case, and the strings. In the collection's order."""
+        the query, the unit, its text in lower case, and the strings. In the collection's order.
+        Strings may be removed meanwhile."""
         if self.collection is None or self.collection.texts is None:
             raise not_bound(self, "call bind(collection) with a collection that has texts")
+        # A text is searched for those strings alone whose first characters it contains: with the
+        # strings of thousands of queries, some hundreds of times fewer.
+        by_start: dict[str, list[tuple[int, str]]] = {}
+        for query, wanted in strings.items():
+            for each in wanted:
+                by_start.setdefault(each[:_START], []).append((query, each))
+        lengths = {len(start) for start in by_start}
         index = self.collection.index
         for docnos in batches(index.docnos.take(np.arange(len(index))).tolist(), _BATCH):
             for unit in self.collection.texts(docnos):
                 text = unit.contents.lower()
-                for query, wanted in strings.items():
-                    if found := [each for each in wanted if each in text]:
-                        yield query, unit, text, found
+                starts = {text[n : n + length] for length in lengths for n in range(len(text))}
+                found: dict[int, list[str]] = {}
+                for start in by_start.keys() & starts:
+                    for query, each in by_start[start]:
+                        if each in strings[query] and each in text:
+                            found.setdefault(query, []).append(each)
+                for query in sorted(found):
+                    yield query, unit, text, found[query]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -149,11 +163,11 @@ class GrepRag(StringRetriever):
         words = [set(query.text.lower().split()) for query in queries]
         pools: list[dict[str, float]] = [{} for _ in queries]
         for query, unit, text, found in self.matching_texts(left):
-            counted = [pattern for pattern in found if left[query][pattern]]
-            for pattern in counted:
+            for pattern in found:
                 left[query][pattern] -= 1
-            if counted:
-                pools[query][unit.unit_id] = jaccard(words[query], set(text.split()))
+                if not left[query][pattern]:
+                    del left[query][pattern]
+            pools[query][unit.unit_id] = jaccard(words[query], set(text.split()))
         return list(pools)
 
     def _patterns(self, reply: str) -> dict[str, int]:
