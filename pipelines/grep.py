@@ -91,11 +91,11 @@ class StringRetriever(Stage):
         inp = as_pyterrier(inp)
         queries = query_contexts(inp)
         self._counts.add(queries=len(queries))
-        rankings = [dict(sorted(s.items(), key=lambda row: -row[1])) for s in self.scores(queries)]
-        best = [list(scores.items())[: self.depth] for scores in rankings]
-        return ranked(
-            inp, [RankedList([d for d, _ in rows], [s for _, s in rows]) for rows in best]
-        )
+        rankings = []
+        for scores in self.scores(queries):
+            best = sorted(scores, key=scores.__getitem__, reverse=True)[: self.depth]
+            rankings.append(RankedList(best, [scores[docno] for docno in best]))
+        return ranked(inp, rankings)
 
     @abstractmethod
     def scores(self, queries: Sequence[QueryContext]) -> list[Mapping[str, float]]:
