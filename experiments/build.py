@@ -21,7 +21,7 @@ from pydantic.errors import PydanticUserError
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.prices import AGENTS, Price
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.search.session import SearchTool
 
@@ -103,12 +103,14 @@ def shard_of(config: DictConfig) -> Shard | None:
 
 def stage_model(config: DictConfig, group: str) -> LanguageModel:
     """The stage's own language model, else the agent's."""
-    own = f"{group}_llm"
+    own = "llm" if group in AGENTS else f"{group}_llm"
     llm = language_model(config, own) or language_model(config, "llm")
     if llm is None:
         raise InputError(
             f"the {group} asks a language model, and none is chosen",
-            do=f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
+            do="choose one: llm=..."
+            if own == "llm"
+            else f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
         )
     check_price(config, group, llm.price, own if config[own] else "llm")
     return llm

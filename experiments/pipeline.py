@@ -234,8 +234,8 @@ def asking_groups(config: DictConfig) -> list[str]:
 
 
 def role_of(group: str) -> str:
-    """The role of a group's language model."""
-    return "librarian" if group in LIBRARIANS else group
+    """The role of a group's language model; a retriever that asks one is an agent itself."""
+    return "librarian" if group in LIBRARIANS else "agent" if group == "retriever" else group
 
 
 def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -84,11 +84,8 @@ class ReciprocalRankFusion(Fusion):
         self.k = k
 
     def fused(self, first: RankedList, second: RankedList) -> Mapping[str, float]:
-        scores: dict[str, float] = {}
-        for ranking in (first, second):
-            for rank, docno in enumerate(ranking.docnos, start=1):
-                scores[docno] = scores.get(docno, 0.0) + 1 / (self.k + rank)
-        return scores
+        rankings = (first.docnos, second.docnos)
+        return fused_by_rank(rankings, lambda ranks: reciprocal_ranks(ranks, self.k))
 
 
 class Interpolation(Fusion):
@@ -138,6 +135,30 @@ class Interpolation(Fusion):
         if self.normalise:
             scores = [(score - low) / (high - low) if high > low else 1.0 for score in scores]
         return dict(zip(ranking.docnos, scores, strict=True)), 0.0 if self.normalise else low
+
+
+def reciprocal_ranks(ranks: Sequence[int], k: int = 60) -> float:
+    """The sum of 1 / (k + rank) over the ranks of a document, from 1."""
+    return sum(1 / (k + rank) for rank in ranks)
+
+
+FUSIONS: Mapping[str, Callable[[Sequence[int]], float]] = {
+    "best_rank": lambda ranks: 1 / (1 + min(ranks)),
+    "frequency": lambda ranks: float(len(ranks)),
+    "rrf": reciprocal_ranks,
+}
+
+
+def fused_by_rank(
+    rankings: Iterable[Iterable[str]], score: Callable[[Sequence[int]], float]
+) -> dict[str, float]:
+    """The score of each docno by its ranks (from 1) in the rankings that have it, in the order in
+    which they first have it."""
+    ranks: dict[str, list[int]] = {}
+    for ranking in rankings:
+        for rank, docno in enumerate(ranking, start=1):
+            ranks.setdefault(docno, []).append(rank)
+    return {docno: score(of_docno) for docno, of_docno in ranks.items()}
 
 
 def rankings_by_query(frame: pd.DataFrame) -> dict[str, RankedList]:

@@ -25,10 +25,21 @@ from soundingline.toolkit.llm.errors import (
     Refused,
     Truncated,
 )
-from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, Usage, user
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, Usage, user
 from soundingline.toolkit.runs.run_folder import repeat_of
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
+TASKS = (
+    "general",
+    "question_answering",
+    "multi_hop",
+    "claim",
+    "argument",
+    "duplicate_question",
+    "finance",
+    "citation",
+)
+"""What is searched for, which chooses among the package's prompts."""
 _PLACE = re.compile(r"\{(\w+)\}")
 # Errors that one prompt causes. All others (no server, a wrong setting, no money) would befall any
 # prompt, and are raised, so that no run silently becomes one without the stage.
@@ -149,6 +160,7 @@ class CachedLLM:
         settings: Fields of `SamplingParams` that replace those of the model; `extra` is added.
         select_tokens: Selects the tokens of a reply that are stored. A reply without any of them is
             cached as well.
+        messages: The messages of the request for a prompt; by default one of the user.
         caches_empty: Whether a second reply that is empty is cached. Without it the next start
             requests it again, and one in the cache is ignored.
         returns_unpaid: Whether a prompt that the budget of its question does not cover has the
@@ -164,6 +176,7 @@ class CachedLLM:
     counts: Counts
     settings: Mapping[str, Any] = field(default_factory=dict)
     select_tokens: Callable[[Sequence[Token]], Sequence[Token]] | None = None
+    messages: Callable[[str], Sequence[Message]] = lambda prompt: [user(prompt)]
     caches_empty: bool = True
     returns_unpaid: bool = False
     model: BlockingModel | None = None
@@ -346,7 +359,7 @@ class CachedLLM:
             if retried or not self._useless(reply):
                 self._store(texts[position], reply)
 
-        requests = [[user(prompt)] for prompt in texts]
+        requests = list(map(self.messages, texts))
         turns = self._model.respond_many(
             requests, list(prompts.values()), sampling, arrived=arrived
         )

@@ -31,6 +31,7 @@ from soundingline.pipelines.enrich.phrases import (
 )
 from soundingline.pipelines.prompting import (
     PROMPTS,
+    TASKS,
     CachedLLM,
     PromptTemplate,
     Reply,
@@ -45,16 +46,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
 from soundingline.toolkit.llm.prompts import json_values
 
-TASKS = (
-    "general",
-    "question_answering",
-    "multi_hop",
-    "claim",
-    "argument",
-    "duplicate_question",
-    "finance",
-    "citation",
-)
 METHODS: Mapping[str, tuple[str, ...]] = {
     "hyde": ("general", "claim", "argument", "finance"),
     "chain_of_thought": ("general",),
@@ -151,8 +142,9 @@ class ModelPhrases(LlmSource):
     that were left out (see `LEFT_OUT`); and those of `LlmSource`.
 
     Args:
-        task: Selects the package's prompt, one of `TASKS`. The prompts of the paper are not
-            published.
+        task: Selects the package's prompt, one of `TASKS`: documents and queries of
+            `question_answering`, queries of `claim` and `multi_hop` have the rules of the authors'
+            prompts in our words (`scripts/configs/enrich/prompts` at 57f9cbb).
         prompt: Path of another prompt. It has the placeholder `{text}` for a document or `{query}`
             for a query, and `{phrases}` and `{words}` for the limits.
         phrases: Most phrases of a text.

@@ -84,11 +84,11 @@ def clean_text(text: str, words: int) -> str:
     return " ".join(_visible(text).split()[:words])
 
 
-def read_phrases(answer: str) -> list[Any] | None:
-    """The phrases in a model's answer: the list under `keywords` of its last JSON object, else its
-    last JSON list; None if it has neither. The elements are not checked."""
+def read_phrases(answer: str, keys: Sequence[str] = (KEY,)) -> list[Any] | None:
+    """The phrases in a model's answer: the list under one of `keys` of its last JSON object, else
+    its last JSON list; None if it has neither. The elements are not checked."""
     values = list(json_values(answer))
-    named = [value.get(KEY) for value in values if isinstance(value, dict)]
+    named = [value.get(key) for value in values if isinstance(value, dict) for key in keys]
     lists = [value for value in (*values, *named) if isinstance(value, list)]
     return lists[-1] if lists else None
 

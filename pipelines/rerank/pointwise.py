@@ -1,7 +1,9 @@
 """Pointwise re-ranking by any language model: each candidate alone gets a score.
 
 The released pipeline of SIRA ends with such a re-ranker of the best 200 rows, which the "single
-call" numbers of its paper contain. The prompts are our own. A score from the probabilities of one
+call" numbers of its paper contain. The rubrics have the bands and rules of that code
+(`scripts/configs/rerank/prompts` at 57f9cbb: relevance_v04, rerank_claim_v03 and _v04,
+rerank_multihop_v01) in our words. A score from the probabilities of one
 token costs one token a pair, and distinguishes candidates to which the model would give the same
 number: the expected grade as in Liu et al., "G-Eval", EMNLP 2023 (arXiv 2303.16634), the
 probability of yes against no as in Zhuang et al. 2023 (arXiv 2310.14122)."""
@@ -16,6 +18,7 @@ import pandas as pd
 
 from soundingline.pipelines.prompting import (
     LIKELIEST,
+    TASKS,
     CachedLLM,
     PromptTemplate,
     Reply,
@@ -38,6 +41,7 @@ _PROMPT_OF = {
     "expected": "reranker/pointwise_digit.txt",
     "p_yes": "reranker/pointwise_yes_no.txt",
 }
+_RUBRICS = ("claim", "multi_hop")  # beside the general one
 _LARGEST = 100
 _WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
@@ -75,6 +79,8 @@ class Pointwise(HeadReranker):
         score: `generated`, `expected` or `p_yes`.
         prompt: Path of a prompt with `{query}` and `{text}` that requests what `score` reads. The
             default is the package's own prompt.
+        task: One of `TASKS`. With `generated`, `claim` and `multi_hop` have rubrics of their own;
+            the other tasks, and the other scores, have the general one.
         max_characters: The first characters of a text that a prompt has.
         structured: With `generated`, whether to request one JSON object with an integer of 0 to 100
             by `response_format` (vLLM, OpenAI).
@@ -85,6 +91,7 @@ class Pointwise(HeadReranker):
     depth: int | None = 200
     score: str = "generated"
     prompt: str | None = None
+    task: str = "general"
     max_characters: int = 4000
     structured: bool = False
     cache: Path | None = None
@@ -96,12 +103,17 @@ class Pointwise(HeadReranker):
         check_int("max_characters", self.max_characters)
         if self.score not in _PROMPT_OF:
             raise InputError(f"score is {self.score!r}", valid=", ".join(_PROMPT_OF))
+        if self.task not in TASKS:
+            raise InputError(f"task is {self.task!r}", valid=", ".join(TASKS))
         if self.structured and self.score != "generated":
             raise InputError(
                 f"structured is set, and score={self.score} requests one token",
                 do="set structured=false, or score=generated",
             )
-        self._prompt = PromptTemplate(self.prompt, _PROMPT_OF[self.score], ("query", "text"))
+        default = _PROMPT_OF[self.score]
+        if self.score == "generated" and self.task in _RUBRICS:
+            default = f"reranker/pointwise_{self.task}.txt"
+        self._prompt = PromptTemplate(self.prompt, default, ("query", "text"))
         names = ("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text")
         self._counts = Counts(*names, "asked", "retried", "shared")
         number = json_answer("score", {"score": _WHOLE_NUMBER}) if self.structured else {}

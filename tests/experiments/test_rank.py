@@ -658,3 +658,21 @@ def prompts(requests):
     # Of a client that is killed while it sends, a request comes without its body.
     bodies = [request.body for request in requests if "messages" in request.body]
     return Counter(body["messages"][0]["content"] for body in bodies)
+
+
+def test_a_retriever_of_the_agents_model_is_ranked_and_paid_for(entry, beir, tmp_path, capsys):
+    model = (SCRIPTED[0], "llm=scripted", "llm.price=1000", 'llm.says=\'{"patterns": ["kow"]}\'')
+    options = ("benchmark=beir", f"benchmark.path={beir}", "retriever=greprag")
+    assert entry("rank", *options, *model, "name=r") == 0
+    manifest = json.loads((tmp_path / "runs/r/manifest.json").read_text())
+    assert (
+        manifest["factors"]["llm"] == "scripted" and manifest["factors"]["retriever"] == "greprag"
+    )
+    ranked = {line.split()[2] for line in (tmp_path / "runs/r/run.trec").read_text().splitlines()}
+    texts = map(json.loads, (beir / "corpus.jsonl").read_text().splitlines())
+    both = ((text["_id"], f"{text.get('title')} {text['text']}".lower()) for text in texts)
+    assert ranked == {docid for docid, text in both if "kow" in text} != set()
+    assert manifest["costs"]["query"]["dollars"] > 0
+    capsys.readouterr()
+    assert entry("rank", *options) == 2
+    assert "none is chosen. choose one: llm=..." in " ".join(capsys.readouterr().err.split())

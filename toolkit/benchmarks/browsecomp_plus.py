@@ -1,5 +1,5 @@
-"""BrowseComp-Plus (Chen et al., 2025) and the TREC RAG track from their published files. See
-docs/data.md."""
+"""BrowseComp-Plus (Chen et al., 2025), its questions over Wikipedia, and the TREC RAG track from
+their published files. See docs/data.md."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from pydantic import AliasChoices, BaseModel, Field
 from typing_extensions import NotRequired, TypedDict
@@ -129,7 +130,8 @@ class BrowseCompPlus(Benchmark):
         tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
         if questions is not None:
             files = published_files(questions, revision)
-            known_topics, answers, tiers = _read_questions(files, obfuscated)
+            rows = self.question_rows(files)
+            known_topics, answers, tiers = _read_questions(rows, files[0], obfuscated)
         if topics:
             known_topics = read_topics(_existing("topics", topics))
         for tier, path in (("evidence", qrels), ("gold", gold_qrels)):
@@ -153,6 +155,10 @@ class BrowseCompPlus(Benchmark):
             front_matter=front_matter,
             remove_evidence=remove_evidence,
         )
+
+    def question_rows(self, files: Sequence[Path]) -> Iterator[tuple[Location, QuestionRow]]:
+        """The rows of the questions."""
+        return published_rows(files, QuestionRow)
 
     @cached_property
     def _corpus_files(self) -> list[Path]:
@@ -178,6 +184,67 @@ class BrowseCompPlus(Benchmark):
         return first is not None and _document_of(first) is not None
 
 
+class WikipediaQuestionRow(TypedDict):
+    """A question of BrowseComp-Wikipedia with the titles of its gold pages by number."""
+
+    query_id: Id
+    problem: Text
+    answer: Text
+    wiki_gold_titles: dict[str, Id]
+
+
+class WikipediaPageRow(TypedDict):
+    """A page of a Wikipedia dump."""
+
+    namespace: int
+    title: Id
+    description: NotRequired[OptionalText]
+    categories: NotRequired[list[Text] | None]
+    text: OptionalText
+
+
+class BrowseCompWikipedia(BrowseCompPlus):
+    """BrowseComp-Wikipedia: the 232 questions of BrowseComp-Plus that a model answered from their
+    gold pages of the English Wikipedia alone, over all 25,587,229 pages of the dump of 2026-05-01
+    (facebookresearch/sira, `browsecomp-wiki` at 57f9cbb, where the questions and the script are
+    that makes the corpus).
+
+    The corpus is `pages_with_categories.parquet` of that script, with the pages of all namespaces
+    and the redirects. A docid is the title with `_` for spaces, outside the namespace 0 after the
+    number of the namespace and `:`. A text is the short description, the wikitext, and the
+    categories as words; the authors also index each category as one term. The gold pages of a
+    question, by their titles, are both tiers. Arguments and errors are those of `BrowseCompPlus`.
+    """
+
+    in_passages = False
+
+    def question_rows(self, files: Sequence[Path]) -> Iterator[tuple[Location, QuestionRow]]:
+        """The rows of the questions, with their gold pages in both lists."""
+        for location, row in published_rows(files, WikipediaQuestionRow):
+            titles = row["wiki_gold_titles"].values()
+            gold: list[JudgedDocument] = [{"docid": _page_id(0, title)} for title in titles]
+            named = {"query_id": row["query_id"], "query": row["problem"], "answer": row["answer"]}
+            yield location, QuestionRow(**named, evidence_docs=gold, gold_docs=gold)  # type: ignore[typeddict-item]
+
+    def whole_fingerprint(self) -> str:
+        """Hash of the corpus's files."""
+        return fingerprint("browsecomp_wikipedia", super().whole_fingerprint())
+
+    def read_documents(self) -> Iterator[Document]:
+        """The pages in the order of the files."""
+        for _, row in published_rows(self._corpus_files, WikipediaPageRow):
+            docid = _page_id(row["namespace"], row["title"])
+            categories = [name.replace("_", " ") for name in row.get("categories") or ()]
+            parts = (row.get("description", ""), row["text"], "\n".join(categories))
+            url = f"https://en.wikipedia.org/wiki/{quote(docid)}" if row["namespace"] == 0 else ""
+            yield Document(docid, row["title"], "\n\n".join(filter(None, parts)), url)
+
+
+def _page_id(namespace: int, title: str) -> str:
+    name = "_".join(title.split())
+    return f"{namespace}:{name}" if namespace else name
+
+
 def _document_of(located: tuple[Location, CorpusRow]) -> str | None:
     """The document of a passage; None if the row is a document."""
     match = _PASSAGE.fullmatch(located[1]["docid"])
@@ -200,14 +267,14 @@ def _joined(docid: str, rows: Iterable[tuple[Location, CorpusRow]]) -> Document:
 
 
 def _read_questions(
-    files: Sequence[Path], obfuscated: bool
+    located: Iterable[tuple[Location, QuestionRow]], file: Path, obfuscated: bool
 ) -> tuple[list[Topic], dict[str, list[str]], dict[str, dict[str, dict[str, int]]]]:
     """Questions, answers by qid, and judgements by tier, decoded."""
     key = canary() if obfuscated else None
     topics: list[tuple[Location, Topic]] = []
     answers: dict[str, list[str]] = {}
     tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
-    for location, row in published_rows(files, QuestionRow):
+    for location, row in located:
         qid = row["query_id"]
         topics.append((location, Topic(qid, _decrypted(key, location, row["query"]))))
         for tier, documents in (("evidence", row["evidence_docs"]), ("gold", row["gold_docs"])):
@@ -216,7 +283,7 @@ def _read_questions(
                 tiers[tier][qid] = dict.fromkeys(docids, 1)
         answer = _decrypted(key, location, row["answer"])
         answers[qid] = [answer] if answer else []
-    return distinct_topics(topics, files[0]), answers, tiers
+    return distinct_topics(topics, file), answers, tiers
 
 
 def _decrypted(key: Canary | None, location: Location, text: str) -> str:

@@ -533,13 +533,15 @@ def test_every_task_has_a_prompt_for_each_side(task):
     source = ModelPhrases(task=task, phrases=7, words=3)
     long = Unit("d", "Title", "a" * 3990 + "bcdefghijkl")
     query, document = source.query_prompt("which harbour"), source.document_prompt(long)
-    assert "which harbour" in query and "do not guess its answer" in query
-    assert "Only vocabulary that the text lacks" in document
+    assert "which harbour" in query and "guess" in query
+    assert "no word or phrase of the text" in document
     # Of title and text together, the first 4,000 characters.
     assert long.contents[:4000] in document and long.contents[:4001] not in document
     for prompt in (query, document):
         assert "At most 7 phrases, each of 1 to 3 words" in prompt
-        assert '{"keywords": ["' in prompt
+        assert "Be diverse" in prompt
+        assert "in at most ten sentences. Then write one JSON object and nothing after" in prompt
+        assert prompt.endswith('{"keywords": ["first phrase", "second phrase"]}')
     prompt = ModelPhrases(max_characters=12).document_prompt(UNITS[0])
     assert "harbour tide" in prompt and "quay" not in prompt
     for prompt_of, text in (("query_prompt", "harbour"), ("document_prompt", long)):

@@ -22,7 +22,7 @@ from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.requirement_scorers import LexicalLocator
 from soundingline.toolkit import optional
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus
+from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus, BrowseCompWikipedia
 from soundingline.toolkit.corpus import Passages, SqliteStore, WholeDocument
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
@@ -337,3 +337,65 @@ def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_refused(folder, mo
     with pytest.raises(InputError, match="there are no rows at /nowhere/rows"):
         BrowseCompPlus("/nowhere/rows.parquet", "hub/corpus")
     assert optional.is_hub_name("Tevatron/browsecomp-plus") and not optional.is_hub_name("../x")
+
+
+# BrowseComp-Wikipedia: rows as in the authors' two files.
+
+PAGES = [
+    *[
+        (
+            0,
+            "Brel",
+            "harbour town",
+            ["1820_establishments", "Towns by the sea"],
+            "'''Brel''' is a town.",
+        )
+    ],
+    *[(0, "Super 8 (mill)", None, None, "A mill in [[Brel]].")],
+    *[(0, "Brel, old", None, None, "#REDIRECT [[Brel]]")],
+    *[(14, "Towns by the sea", None, ["Towns"], "")],
+]
+
+
+@pytest.fixture
+def wikipedia(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    names = ("namespace", "title", "description", "categories", "text")
+    pages = [{"page_id": n, **dict(zip(names, page, strict=True))} for n, page in enumerate(PAGES)]
+    path = tmp_path / "pages_with_categories.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(pages), path)
+    row = {
+        **{"query_id": "12", "problem": "Which mill burned?", "answer": "Super 8"},
+        "wiki_gold_titles": {"1": "Super 8 (mill)", "2": "Brel"},
+        "wiki_gold_urls": {"1": "https://en.wikipedia.org/wiki/Super_8_%28mill%29", "2": "..."},
+        "wiki_gold_categories": {"1": [], "2": ["1820_establishments"]},
+    }
+    write_jsonl(tmp_path / "wiki.jsonl", [row])
+    questions = str(tmp_path / "wiki.jsonl")
+    return BrowseCompWikipedia(questions, str(path), obfuscated=False, front_matter=False)
+
+
+def test_browsecomp_wikipedia_has_pages_by_title_and_their_categories(wikipedia):
+    assert wikipedia.topics == [Topic("12", "Which mill burned?")]
+    assert wikipedia.answers == {"12": ["Super 8"]} and wikipedia.obfuscated
+    gold = {"12": {"Super_8_(mill)": 1, "Brel": 1}}
+    assert wikipedia.qrels == {"evidence": gold, "gold": gold}
+    town, mill, old, category = wikipedia.documents()
+    assert town.text == (
+        "harbour town\n\n'''Brel''' is a town.\n\n1820 establishments\nTowns by the sea"
+    )
+    assert (town.docid, town.title, town.url) == (
+        *("Brel", "Brel", "https://en.wikipedia.org/wiki/Brel"),
+    )
+    assert (mill.docid, mill.title) == ("Super_8_(mill)", "Super 8 (mill)")
+    # The address that the authors give for the gold page.
+    assert mill.url == "https://en.wikipedia.org/wiki/Super_8_%28mill%29"
+    assert old.docid == "Brel,_old"  # a redirect is a page too
+    assert (category.docid, category.text, category.url) == ("14:Towns_by_the_sea", "Towns", "")
+
+
+def test_a_row_of_browsecomp_plus_is_not_one_of_browsecomp_wikipedia(folder):
+    with pytest.raises(InputError, match="has no field 'problem'"):
+        BrowseCompWikipedia(str(folder / "questions"), str(folder / "corpus"), obfuscated=False)
