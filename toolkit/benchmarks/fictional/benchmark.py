@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +21,13 @@ from soundingline.toolkit.benchmarks.fictional.questions import (
     Wording,
     answers,
     checklist,
+    needed_attributes,
     needed_facts,
     set_wording,
 )
 from soundingline.toolkit.benchmarks.fictional.world import (
     PERIOD,
+    Entity,
     Fact,
     Random,
     World,
@@ -76,13 +78,17 @@ class FictionalWorld(Benchmark):
         repetition: `(scale, exponent, deviation)`: an article of so many words states each of its
             facts as often as a log-normal law with the median `scale * words ** exponent` gives,
             and the standard deviation `deviation` of the logarithm. None: once.
+        told: `(mentions, facts)`: the share of the mentions of another entity after which a page
+            states facts about it, and the share of that entity's facts that it states. None: a page
+            states no fact about another entity.
         name: of the benchmark.
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
         qids, corpus_share: see `Benchmark`. A share has the pages of the questions of both splits.
 
-    `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
-    one that states the answer; each has grade 1.
+    `qrels["evidence"]` are the articles about the entities of a question's path and, with `told`,
+    the other pages that state one of its facts; `qrels["gold"]` are those that state the answer.
+    Each has grade 1.
 
     Raises `InputError` for arguments out of range and, when the questions are first read, if the
     world is too small for so many.
@@ -101,6 +107,7 @@ class FictionalWorld(Benchmark):
         obfuscation: float = 0.5,
         yes_no: bool = True,
         repetition: Sequence[float] | None = None,
+        told: Sequence[float] | None = None,
         name: str = "fictional",
         split: str | None = None,
         qids: str | None = None,
@@ -123,13 +130,16 @@ class FictionalWorld(Benchmark):
         self.name, self.split, self.qids = name, split, qids
         self._choose_corpus(corpus_share, front_matter=False)
         self.world = World(self.size, self.seed, self.twins)
-        self.yes_no, self.repetition = yes_no, _repetition(repetition)
-        self._articles = Articles(self.world, self.median_words, self.p90_words, self.repetition)
+        self.yes_no, self.repetition, self.told = yes_no, _repetition(repetition), _told(told)
+        lengths = (self.median_words, self.p90_words)
+        self._articles = Articles(self.world, *lengths, self.repetition, self.told)
 
     def whole_fingerprint(self) -> str:
         """Hash of the settings that the pages depend on."""
         lengths = (self.median_words, self.p90_words, *(self.repetition or ()))
-        return fingerprint("fictional", VERSION, self.size, self.seed, self.twins, lengths)
+        settings = [VERSION, self.size, self.seed, self.twins, lengths]
+        settings += [self.told] if self.told else []
+        return fingerprint("fictional", *settings)
 
     @property
     def fingerprint(self) -> str:
@@ -158,10 +168,32 @@ class FictionalWorld(Benchmark):
         return frozenset(name for each in self._every_question for name in self._evidence(each))
 
     def _evidence(self, worded: Worded) -> list[str]:
-        """The documents that a question asks for, or those on its path."""
+        """The documents that a question asks for, or those on its path and the others that state
+        one of its facts."""
         if self.asks_sets:
             return sorted(self._set_maker.targets(worded.question))
-        return [docid(self.world.index(entity)) for entity in worded.question.path]
+        path = [docid(self.world.index(entity)) for entity in worded.question.path]
+        return [*path, *self._telling(needed_attributes(worded.question))]
+
+    def _gold(self, worded: Worded) -> list[str]:
+        """The documents that state the answer."""
+        about = docid(self.world.index(worded.question.path[-1]))
+        return [about, *self._telling(needed_attributes(worded.question)[-1:])]
+
+    def _telling(self, needed: Iterable[tuple[Entity, str]]) -> list[str]:
+        """The pages that state one of these facts about another entity, each once."""
+        numbers = {number for fact in needed for number in self._tellers[fact]}
+        return [docid(number) for number in sorted(numbers)]
+
+    @cached_property
+    def _tellers(self) -> Mapping[tuple[Entity, str], list[int]]:
+        """The numbers of the pages that state a fact about another entity."""
+        tellers = defaultdict[tuple[Entity, str], list[int]](list)
+        for index in range(self.size if self.told else 0):
+            for other, attributes in self._articles.told(index):
+                for attribute in attributes:
+                    tellers[self.world.entity(other), attribute.name].append(index)
+        return tellers
 
     @cached_property
     def _judged(self) -> frozenset[str]:  # type: ignore[override]
@@ -277,7 +309,7 @@ class FictionalWorld(Benchmark):
         documents = {each.qid: self._evidence(each) for each in worded}
         qrels = {"evidence": {qid: dict.fromkeys(docids, 1) for qid, docids in documents.items()}}
         if not self.asks_sets:
-            qrels["gold"] = {qid: {docids[-1]: 1} for qid, docids in documents.items()}
+            qrels["gold"] = {each.qid: dict.fromkeys(self._gold(each), 1) for each in worded}
         super().__init__(
             self.name,
             [Topic(each.qid, each.text) for each in worded],
@@ -290,6 +322,18 @@ class FictionalWorld(Benchmark):
             corpus_share=self.corpus_share,
         )
         return getattr(self, name)
+
+
+def _told(values: Sequence[float] | None) -> tuple[float, float] | None:
+    """The shares of `told`; `InputError` unless there are two."""
+    if values is None:
+        return None
+    if isinstance(values, str) or len(values) != 2:
+        raise InputError(f"told={values!r}", valid="[mentions, facts], or null for none")
+    mentions, facts = values
+    check_number("told's share of mentions", mentions, le=1)
+    check_number("told's share of facts", facts, le=1)
+    return float(mentions), float(facts)
 
 
 def _repetition(values: Sequence[float] | None) -> tuple[float, float, float] | None:
