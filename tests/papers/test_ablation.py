@@ -25,6 +25,7 @@ from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
 LAPTOP = ("scale=laptop", *TINY, "benchmark.questions=2")
+REAL = ("scale=laptop", "benchmark=wikidemo", "benchmark.limit=2")  # as in the ablations
 # Experiments whose laptop forms have cells of the same kinds as those of others.
 ALIKE = {"text_ranking/table4", "text_ranking/table9"}
 ALIKE |= {*experiments("pasamaster"), *experiments("sira")} - {
@@ -165,6 +166,11 @@ def test_the_laptop_form_runs(experiment, capsys):
     if experiment == "sira/table2_agents":
         pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     small = (*LAPTOP, *(["benchmark.questions=sets:2"] if paper == "pasamaster" else []))
+    if paper == "ablation":
+        small = REAL
+        assert all(
+            settings.choices["benchmark"] == "wikidemo" for settings in cells(experiment, small[0])
+        )
     turns = () if paper in ("sira", "pasamaster") else ("budget.turns=3",)
     command = "rank" if ranked else "run"
     assert run_entry(command, f"experiment={experiment}", *small, *turns) == 0
@@ -178,7 +184,8 @@ def test_the_laptop_form_runs(experiment, capsys):
         for path in results:
             config = json.loads(path.with_name("manifest.json").read_text())["config"]
             assert config["llm"] is None
-            assert config["agent"].get("reader", "simulated") == "simulated"
+            reader = "own" if paper == "ablation" else "simulated"
+            assert config["agent"].get("reader", reader) == reader
     if len(results) > 1:
         page = (sweep / "report.html").read_text()
         figures = page.count("share of the unjudged documents</text>")

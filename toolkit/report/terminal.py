@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -190,7 +191,7 @@ def _longest(head: str, entries: Sequence[TableEntry]) -> int:
 
 def _words(head: str) -> str:
     """A title whose lines break at underscores, and at the dots of settings."""
-    return escape_control(head).replace("_", " ").replace(".", " ")
+    return re.sub(r"_|\.(?!\d)", " ", escape_control(head))
 
 
 def _text(entry: TableEntry) -> str:
