@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError, check_call, did_you_mean
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, simulation
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, stand_ins
 from soundingline.toolkit.evaluation.statistics import holm, paired_test
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def compare(
         )
         for place, ((measure, a, b, row), p) in enumerate(zip(rows, adjusted, strict=True))
     )
-    compared.note = simulation(runs)
+    compared.note = stand_ins(runs)
     return compared
 
 

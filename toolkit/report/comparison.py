@@ -13,7 +13,7 @@ from soundingline.toolkit.evaluation.comparison import (
     by_benchmark,
     varied_factors,
 )
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, stand_ins
 from soundingline.toolkit.evaluation.threats import Threat
 from soundingline.toolkit.report import agents, results
 from soundingline.toolkit.report.effects import effects_section, one_factor_contrasts
@@ -447,7 +447,7 @@ def warnings(data: ReportData) -> list[str]:
     lines = list(dict.fromkeys(lines))  # one line for runs over the same questions
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
-    if warning := simulation(runs):
+    if warning := stand_ins(runs):
         lines.append(warning)
     for group in by_benchmark(runs):
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]

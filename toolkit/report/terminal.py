@@ -13,7 +13,7 @@ from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, stand_ins
 from soundingline.toolkit.report.agents import GPU, cell_costs_table
 from soundingline.toolkit.report.comparison import averaged, benchmarks_table
 from soundingline.toolkit.report.page import Table, TableEntry
@@ -92,7 +92,7 @@ def comparison_table(
     left_out: list[str] = []
     while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
         left_out.insert(0, numbers.popitem()[0])
-    notes.append(simulation(runs))
+    notes.append(stand_ins(runs))
     if measures and left_out:
         notes.append(f"No room for {', '.join(left_out)}: see the report.")
     return _table(names, {**numbers, **counts}, title, " ".join(filter(None, notes)))
