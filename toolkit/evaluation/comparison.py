@@ -331,18 +331,9 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
 def _different(runs: Sequence[EvaluatedRun]) -> int:
     """The number of benchmarks of runs on different contents, where those that differ in nothing
     but the share of the corpus are one."""
-    seen: list[tuple[Any, set[Any]]] = []
-    for run in runs:
-        settings = dict(run.manifest.get("config", {}).get(_BENCHMARK) or {})
-        share = settings.pop("corpus_share", None)
-        shares = next(
-            (shares for one, shares in seen if one == settings and share not in shares), None
-        )
-        if shares is None:
-            seen.append((settings, {share}))
-        else:
-            shares.add(share)
-    return len(seen)
+    settings = [dict(run.manifest.get("config", {}).get(_BENCHMARK) or {}) for run in runs]
+    keys = [(one.pop("corpus_share", None), repr(one)) for one in settings]
+    return len({rest for _, rest in keys}) + len(keys) - len(set(keys))
 
 
 def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems | None) -> list[str]:

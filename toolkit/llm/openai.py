@@ -307,27 +307,21 @@ class OpenAIChat(OpenAIModel):
         return turn if limited else super()._whole(turn)
 
 
-class NotRecorded(ModelError):
-    """A request that has no recorded reply, where no model is served that could give one."""
-
-    code = "not_recorded"
-    stops_run = True
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class RecordedChat(OpenAIChat):
     """`OpenAIChat` with the recorded replies of a small model, for experiments without a model.
 
     The file of recordings has a JSON object a line: first the `model`, the `licence` and the
-    `sha256` of its weights, then each `request`, a fingerprint of its body, with its `reply`.
-    Another request is `NotRecorded`. With `server.gguf` that model is served and asked instead, and
-    its replies are added to the file, which `make recordings` begins.
+    `sha256` of its weights, then each `request`, a fingerprint of its body, with its `reply`. With
+    `server.gguf` that model is served and asked for replies that are not recorded, which are added
+    to the file; `make recordings` begins it.
 
     Args:
         licence: the licence of the model.
 
     Raises:
-        InputError: if the licence is not one of `LICENCES`, or the recordings are of another model.
+        InputError: if the licence is not one of `LICENCES`, if the recordings are of another model,
+            and for a request without a recorded reply.
     """
 
     recordings: ClassVar[Path] = Path(__file__).with_name("recordings.jsonl")
@@ -354,9 +348,6 @@ class RecordedChat(OpenAIChat):
         if self.server:
             super().ready()
 
-    def fingerprint_weights(self, record: Path | None) -> None:
-        """Nothing: the recordings state the weights."""
-
     def reach(self) -> None:
         """See `LanguageModel.reach`."""
         if self.server:
@@ -365,35 +356,32 @@ class RecordedChat(OpenAIChat):
     async def respond(
         self, messages: Sequence[Message], tools: Tools = (), settings: SamplingParams | None = None
     ) -> Turn:
-        """See `ChatModel.respond`. `NotRecorded` without a recorded reply and without a server."""
+        """See `ChatModel.respond`."""
         body = self._body(messages, tools, settings or self.settings)
         reply = self._replies.get(fingerprint(body))
         if reply is None and self.server:
             return await super().respond(messages, tools, settings)
         if reply is None:
-            raise NotRecorded(
-                f"no reply of {self.name} to this request is recorded, because a prompt, a question"
-                " or a setting is another; make recordings GGUF=<file> records all replies again"
+            raise InputError(
+                f"no reply of {self.name} to this request is recorded: a prompt, a question or a "
+                "setting is another",
+                do="record all replies anew: make recordings GGUF=<file>",
             )
         return self.replied(self._whole(self._read(reply, messages)))
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
     ) -> None:
-        def noted(content: bytes | None = None) -> None:
-            if content is not None:
-                self._record(body, json.loads(content))
+        def noted(content: bytes) -> None:
+            whole = json.loads(content)
+            kept = {name: whole[name] for name in ("choices", "usage") if name in whole}
+            request = fingerprint(body)
+            with self.recordings.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"request": request, "reply": kept}) + "\n")
+            self._replies[request] = kept
             arrived(content)
 
         await super()._send(client, body, timeout, reply, noted)
-
-    def _record(self, body: Body, reply: Body) -> None:
-        """Add what `_turn` and `_usage` read of a reply to the file."""
-        kept = {name: reply[name] for name in ("choices", "usage") if name in reply}
-        request = fingerprint(body)
-        self._replies[request] = kept
-        with self.recordings.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"request": request, "reply": kept}, ensure_ascii=False) + "\n")
 
 
 def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_the_corpus_fingerprint_depends_on_the_documents_only():
         ("repetition", [1, 2, 0], r"repetition's exponent=2"),
         ("told", "all", r"told='all'\. valid: \[mentions, facts\]"),
         ("told", [0.5], r"told=\[0\.5\]"),
-        ("told", [2, 0.5], r"told's share of mentions=2"),
+        ("told", [2, 0.5], r"told's mentions=2"),
     ],
 )
 def test_arguments_out_of_range_are_refused(argument, value, message):

@@ -130,7 +130,10 @@ class FictionalWorld(Benchmark):
         self.name, self.split, self.qids = name, split, qids
         self._choose_corpus(corpus_share, front_matter=False)
         self.world = World(self.size, self.seed, self.twins)
-        self.yes_no, self.repetition, self.told = yes_no, _repetition(repetition), _told(told)
+        self.yes_no, shares = yes_no, {"mentions": {"le": 1}, "facts": {"le": 1}}
+        law = {"scale": {"gt": 0, "le": 10}, "exponent": {"le": 1}, "deviation": {"le": 2}}
+        self.repetition = _checked("repetition", repetition, **law)
+        self.told = _checked("told", told, **shares)
         lengths = (self.median_words, self.p90_words)
         self._articles = Articles(self.world, *lengths, self.repetition, self.told)
 
@@ -324,31 +327,17 @@ class FictionalWorld(Benchmark):
         return getattr(self, name)
 
 
-def _told(values: Sequence[float] | None) -> tuple[float, float] | None:
-    """The shares of `told`; `InputError` unless there are two."""
+def _checked(
+    name: str, values: Sequence[float] | None, **parts: Mapping[str, Any]
+) -> tuple[float, ...] | None:
+    """The numbers of an argument, by the names of its parts with their bounds; None for None."""
     if values is None:
         return None
-    if isinstance(values, str) or len(values) != 2:
-        raise InputError(f"told={values!r}", valid="[mentions, facts], or null for none")
-    mentions, facts = values
-    check_number("told's share of mentions", mentions, le=1)
-    check_number("told's share of facts", facts, le=1)
-    return float(mentions), float(facts)
-
-
-def _repetition(values: Sequence[float] | None) -> tuple[float, float, float] | None:
-    """The law of `repetition`; `InputError` unless it has three numbers in range."""
-    if values is None:
-        return None
-    if isinstance(values, str) or len(values) != 3:
-        raise InputError(
-            f"repetition={values!r}", valid="[scale, exponent, deviation], or null for once"
-        )
-    scale, exponent, deviation = values
-    check_number("repetition's scale", scale, gt=0, le=10)
-    check_number("repetition's exponent", exponent, le=1)
-    check_number("repetition's deviation", deviation, le=2)
-    return float(scale), float(exponent), float(deviation)
+    if isinstance(values, str) or len(values) != len(parts):
+        raise InputError(f"{name}={values!r}", valid=f"[{', '.join(parts)}], or null for none")
+    for (part, bounds), value in zip(parts.items(), values, strict=True):
+        check_number(f"{name}'s {part}", value, **bounds)
+    return tuple(map(float, values))
 
 
 def _asked(questions: int | str) -> tuple[bool, int]:

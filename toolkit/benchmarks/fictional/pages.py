@@ -289,8 +289,8 @@ class Articles:
         world: World,
         median_words: int,
         p90_words: int,
-        repetition: tuple[float, float, float] | None = None,
-        told: tuple[float, float] | None = None,
+        repetition: tuple[float, ...] | None = None,
+        told: tuple[float, ...] | None = None,
     ) -> None:
         self.world = world
         self._repetition, self._told = repetition, told
