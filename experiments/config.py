@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +254,8 @@ _NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`, `home`) known;
-    called by what composes, not on import."""
+    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`, `home`, `shipped`)
+    known; called by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         root: Any = OmegaConf.structured(Root)
         # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
@@ -265,6 +266,12 @@ def register() -> None:
     OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
+    OmegaConf.register_new_resolver("shipped", _shipped, replace=True)
+
+
+def _shipped(name: str) -> str:
+    """`${shipped:NAME}`: the folder of a collection that comes with this package."""
+    return str(resources.files("soundingline.toolkit.benchmarks").joinpath(name))
 
 
 def _scale(*, _root_: Any) -> str:

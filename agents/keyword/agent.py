@@ -140,6 +140,7 @@ class KeywordSearch:
         for query in make_queries(self._clues, limit=limit, terms=terms):
             if not self._may_call():
                 return
+            self._episode.tool.reasoning = f"The question is: {self._question} {query.reason}"
             result = self._counted(self._episode.search(query.text, query.reason))
             if result is None:
                 continue

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import yaml
-from data import agent_queries, collection_path, corpus_file, our_index, store_of
+from data import agent_queries, corpus_file, our_index, store_of
 from harness import (
     DATA,
     ROOT,
@@ -34,12 +33,13 @@ from harness import (
 from support.benchmarks import SmallBenchmark
 
 from soundingline.agents.keyword.clues import WORD, is_content, stem
+from soundingline.experiments.build import make
 from soundingline.experiments.cli import main
+from soundingline.experiments.config import Settings
 from soundingline.experiments.replay import Replaying
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.requirement_scorers import LexicalLocator
-from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.data import Topic
@@ -253,9 +253,8 @@ def _cell(path, levels, questions, repeats):
     write_json(path / JUDGES, {"trajectories": folder.state(), "judges": judges})
 
 
-LENGTHS = ((0, 200), (200, 2000), (2000, 4000), (4000, 8000), (8000, 10**6))
-ARTICLE = 500  # words; the paragraphs of wikimix are shorter, and its articles longer but for five
-RARE = 0.02  # a term in more of the documents is common, and occurs for other reasons too
+ARTICLE = 500  # words; the paragraphs of wikidemo are shorter, and its articles longer
+FRAME = 0.1  # share of the questions above which their common terms frame them and are no clues
 LONGEST = 4  # terms of an answer that is a name, a number or a phrase, and no sentence
 
 
@@ -263,71 +262,102 @@ def content(text):
     return {stem(word) for word in WORD.findall(text) if is_content(word)}
 
 
+def clues_of(source):
+    """By qid the terms of a question, and those of its answer if it is short, without those that
+    frame many questions."""
+    terms = {}
+    for topic in source.topics:
+        answer = content((source.answers.get(topic.qid) or [""])[0])
+        terms[topic.qid] = (content(topic.text), answer if len(answer) <= LONGEST else set())
+    counts = Counter(term for asked, _ in terms.values() for term in asked)
+    frames = {term for term, count in counts.items() if count > FRAME * len(terms)}
+    return {qid: (asked - frames, answer - asked) for qid, (asked, answer) in terms.items()}
+
+
 def measured(source, sample=1):
-    """The measures of a collection. Of the documents without judgements every `sample`-th counts,
-    and terms of a document's title do not."""
-    gold = source.qrels.get("gold") or source.qrels["evidence"]
-    relevant = {docid for grades in gold.values() for docid in grades}
+    """The measures of a collection. A clue is a term of a question or of its short answer that is
+    not in the title of the article about its subject: of the documents that state the answer, the
+    one with most terms of the question. Of the documents without judgements every `sample`-th
+    counts."""
+    evidence = source.qrels["evidence"]
+    gold = source.qrels.get("gold") or evidence
+    judged = {docid for grades in evidence.values() for docid in grades}
+    terms = clues_of(source)
+    every = {term for asked, answer in terms.values() for term in asked | answer}
     counts, lengths, titles = {}, {}, {}
     for number, document in enumerate(source.documents()):
-        if number % sample == 0 or document.docid in relevant:
-            words = WORD.findall(f"{document.title} {document.text}")
-            counts[document.docid] = Counter(map(stem, words))
-            lengths[document.docid] = len(document.text.split())
+        words = len(document.text.split())
+        if words >= ARTICLE and (number % sample == 0 or document.docid in judged):
+            stems = map(stem, WORD.findall(f"{document.title} {document.text}"))
+            counts[document.docid] = Counter(term for term in stems if term in every)
+            lengths[document.docid] = words
             titles[document.docid] = content(document.title)
-    df = Counter(term for of in counts.values() for term in of)
-    articles = [docid for docid, words in lengths.items() if words >= ARTICLE]
     rows, rivals = [], []
-    for topic in source.topics:
-        asked = content(topic.text)
-        answer = content(source.answers[topic.qid][0]) - asked
-        if len(answer) > LONGEST:
-            answer = set()
-        for docid in gold.get(topic.qid, {}):
-            words, title, own = lengths[docid], titles[docid], counts[docid]
-            rows += [
-                (term in asked, words, own[term], df[term] <= RARE * len(counts))
-                for term in (asked | answer) - title
-            ]
-            terms = asked - title
-            if words >= ARTICLE and len(terms) > 1:
-                held = np.array([sum(term in counts[one] for term in terms) for one in articles])
-                least = sum(term in own for term in terms)
-                rivals.append((np.sum(held >= least) - 1) / (len(articles) - 1))
-    frame = pd.DataFrame(rows, columns=["asked", "words", "frequency", "rare"])
-    rare = frame[~frame.asked & frame.rare & (frame.frequency > 0) & (frame.words > 0)]
-    x, y = np.log(rare.words), np.log(rare.frequency)
+    for qid, (asked, answer) in terms.items():
+        held = {name: sum(term in counts[name] for term in asked) for name in counts}
+        known = [name for name in gold.get(qid, {}) if name in counts]
+        if not known:
+            continue
+        own = max(known, key=held.__getitem__)
+        others = [name for name in counts if name not in evidence[qid]]
+        for term in sorted((asked | answer) - titles[own]):
+            found = np.array([counts[other][term] for other in others])
+            elsewhere = found[found > 0].mean() if found.any() else np.nan
+            share = (found > 0).mean()
+            rows.append((term in asked, lengths[own], counts[own][term], share, elsewhere))
+        rivals.append(np.mean([held[other] >= held[own] for other in others]))
+    frame = pd.DataFrame(rows, columns=["asked", "words", "frequency", "share", "elsewhere"])
+    clues = frame[frame.frequency > 0]
+    x, y = np.log(clues.words), np.log(clues.frequency)
     exponent, intercept = np.polyfit(x, y, 1)
     deviation = (y - intercept - exponent * x).std(ddof=0)
-    middle, high = np.percentile([lengths[docid] for docid in articles], [50, 90])
-    shared = frame[frame.asked & (frame.words >= ARTICLE)].frequency > 0
-    fitted = f"{np.exp(intercept):.2f}, {exponent:.2f}, {deviation:.2f}"
-    measures = {
-        "words of an article, median": f"{middle:,.0f}",
-        "90th percentile": f"{high:,.0f}",
-        "repetition: scale, exponent, deviation": fitted,
-        "words of a question that its article has": f"{shared.mean():.2f}",
+    median, high = np.percentile(list(lengths.values()), [50, 90])
+    asked = frame[frame.asked]
+    answered = gold if gold is not evidence else {}
+    return {
+        "articles, questions about one": f"{len(counts):,}, {len(rivals):,}",
+        "words of an article: median, 90th percentile, mean": (
+            f"{median:,.0f}, {high:,.0f}, {np.mean(list(lengths.values())):,.0f}"
+        ),
+        "documents of a question with evidence, with the answer": (
+            f"{_mean_size(evidence)}, {_mean_size(answered)}"
+        ),
+        "words of a question": f"{np.mean([len(each.text.split()) for each in source.topics]):.1f}",
+        "clues that their article has": f"{len(clues):,} of {len(frame):,}",
+        "times in its article: quartiles, mean": (
+            f"{_quartiles(clues.frequency)}, {clues.frequency.mean():.2f}"
+        ),
+        "times by the article's words: scale, exponent, deviation": (
+            f"{np.exp(intercept):.2f}, {exponent:.2f}, {deviation:.2f}"
+        ),
+        "other articles that have a clue: mean share": f"{clues.share.mean():.3f}",
+        "times in one that has it: mean": f"{clues.elsewhere.mean():.2f}",
+        "words of a question that its article has": f"{(asked.frequency > 0).mean():.2f}",
         "other articles that have as many of them": f"{np.mean(rivals):.3f}",
     }
-    for low, high in LENGTHS:
-        within = rare[(rare.words >= low) & (rare.words < high)].frequency
-        quartiles = np.percentile(within, [25, 50, 75]) if len(within) > 4 else []
-        shown = " / ".join(f"{value:.0f}" for value in quartiles) or "—"
-        measures[f"frequency in {low:,} to {high:,} words, quartiles"] = shown
-    return measures
+
+
+def _mean_size(tier):
+    return f"{np.mean([len(grades) for grades in tier.values()]):.1f}" if tier else "-"
+
+
+def _quartiles(values):
+    return " / ".join(f"{value:.0f}" for value in np.percentile(values, [25, 50, 75]))
 
 
 @benchmark("The fictional world and a real collection", small={"sample": 40})
-def world(sample=10):
-    """The measures of wikimix from which `benchmark=fictional_wikimix` takes its parameters, and
-    the same measures of that world."""
-    settings = yaml.safe_load((ROOT / "conf/benchmark/fictional_wikimix.yaml").read_text())
-    del settings["defaults"]
-    real = measured(BeirBenchmark(collection_path("wikimix"), split=None))
-    made = measured(FictionalWorld(**settings), max(1, sample))
+def world(collection="wikidemo", made="fictional_long", sample=1):
+    """How often the clues of questions are repeated in the articles about their subject and in
+    others, in the long articles of a collection (an option of `benchmark`, such as browsecomp_plus)
+    and in a generated world, whose parameters follow from it."""
+    measures = []
+    for name in (collection, made):
+        split = [] if name == made else ["benchmark.split=null"]
+        settings = Settings.compose([f"benchmark={name}", *split])
+        measures.append(measured(make(settings.config.benchmark), max(1, sample)))
     yield (
-        f"Articles are documents of {ARTICLE} words or more. Rare terms are in at most {RARE:.0%} "
-        "of the documents. Terms of a title do not count."
+        f"Articles are documents of {ARTICLE} words or more. A clue is a term of a question or of "
+        "its short answer that is not in the title of its article."
     )
-    rows = [[name, real[name], made[name]] for name in real]
-    yield Table(["measure", "wikimix", "fictional_wikimix"], rows)
+    rows = [[name, *(each[name] for each in measures)] for name in measures[0]]
+    yield Table(["measure", collection, made], rows)

@@ -31,7 +31,7 @@ GROUPS = sorted(path.name for path in CONF.iterdir() if path.is_dir() and path.n
 OPTIONS = [
     (group, str(path.relative_to(CONF / group).with_suffix("")))
     for group in GROUPS
-    if group not in ("experiment", "scale", "__pycache__")
+    if group not in ("experiment", "scale", "laptop_benchmark", "__pycache__")
     for path in sorted((CONF / group).rglob("*.yaml"))
     if path.parent.name != "base"  # what options inherit, and none themselves
 ]
@@ -51,7 +51,7 @@ ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call", "resamp
 ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call", "resample")}
 ALONE |= {("RagAgent", each) for each in ("first_call", "resample")}  # its first call is a search
 # What a plan does not read.
-NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop"}
+NOT_READ = {"hydra", "experiment", "scale", "placement", "laptop", "laptop_benchmark"}
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],

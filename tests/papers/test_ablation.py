@@ -9,6 +9,7 @@ from sheet import cells, experiments, overrides_of_cells
 from support.benchmarks import TINY
 from support.commands import run_entry
 from support.needs import SOAK
+from support.recordings import RECORDED
 
 from soundingline.experiments.config import CONF, Settings, flat_values, plain_values
 from soundingline.experiments.naming import AGENT, factors, identity_of
@@ -25,8 +26,9 @@ from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
 LAPTOP = ("scale=laptop", *TINY, "benchmark.questions=2")
+REAL = ("scale=laptop", "benchmark=wikidemo", "benchmark.limit=2")  # as in the ablations
 # Experiments whose laptop forms have cells of the same kinds as those of others.
-ALIKE = {"text_ranking/table4", "text_ranking/table9"}
+ALIKE = {"text_ranking/table4"}
 ALIKE |= {*experiments("pasamaster"), *experiments("sira")} - {
     "pasamaster/components",
     "sira/table2",
@@ -166,13 +168,33 @@ def test_the_baseline_of_a_report_is_one_of_its_cells(experiment, scale):
     assert any(has_factors(*of(cell), baseline) for cell in cells_of_it)
 
 
-@pytest.mark.parametrize("experiment", RUNS if SOAK else sorted(set(RUNS) - ALIKE))
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", RECORDED)
+def test_a_laptop_form_with_recorded_replies_makes_the_recorded_requests(experiment, capsys):
+    """Another prompt, question or setting makes another request, whose refusal names the command
+    that records its reply."""
+    code = run_entry(RECORDED[experiment], f"experiment={experiment}", "scale=laptop")
+    assert code == 0, capsys.readouterr().err
+    (sweep,) = (path for path in Path("runs").iterdir() if not path.name.startswith("tuning"))
+    cells_of_it = overrides_of_cells(experiment, "scale=laptop")
+    assert len(list(sweep.rglob("metrics.json"))) == len(cells_of_it)
+    note = "Recorded from Qwen2.5-Coder-0.5B-Instruct (Q4_K_M): wiring on real text, not a result."
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert note in (sweep / "report.md").read_text().replace("\\", "")
+
+
+@pytest.mark.parametrize("experiment", sorted({*RUNS} - {*RECORDED} - (set() if SOAK else ALIKE)))
 def test_the_laptop_form_runs(experiment, capsys):
     paper = experiment.partition("/")[0]
     ranked = paper == "sira" and experiment != "sira/table2_agents"
     if experiment == "sira/table2_agents":
         pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     small = (*LAPTOP, *(["benchmark.questions=sets:2"] if paper == "pasamaster" else []))
+    if paper == "ablation":
+        small = REAL
+        assert all(
+            settings.choices["benchmark"] == "wikidemo" for settings in cells(experiment, small[0])
+        )
     turns = () if paper in ("sira", "pasamaster") else ("budget.turns=3",)
     command = "rank" if ranked else "run"
     assert run_entry(command, f"experiment={experiment}", *small, *turns) == 0
@@ -186,7 +208,8 @@ def test_the_laptop_form_runs(experiment, capsys):
         for path in results:
             config = json.loads(path.with_name("manifest.json").read_text())["config"]
             assert config["llm"] is None
-            assert config["agent"].get("reader", "simulated") == "simulated"
+            reader = "own" if paper == "ablation" else "simulated"
+            assert config["agent"].get("reader", reader) == reader
     if len(results) > 1:
         page = (sweep / "report.html").read_text()
         figures = page.count("share of the unjudged documents</text>")

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError, check_call, did_you_mean
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, simulation
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, stand_ins
 from soundingline.toolkit.evaluation.statistics import Paired, holm, paired_test
 from soundingline.toolkit.runs.manifest import EVIDENCE, SEALED
 from soundingline.toolkit.trajectory import mapping
@@ -187,7 +187,7 @@ def compare(
         )
         for place, (measure, a, b, row) in enumerate(rows)
     )
-    compared.note = simulation(runs)
+    compared.note = stand_ins(runs)
     return compared
 
 
@@ -284,12 +284,17 @@ class System:
 
 @dataclass(frozen=True)
 class Systems:
-    """Systems and benchmarks, both in order of first appearance. With `has_shares`, several of the
-    benchmarks are one benchmark with corpora of different sizes, over which nothing is averaged."""
+    """Systems and benchmarks, both in order of first appearance. `different` is the number of
+    benchmarks of which the others differ in nothing but the size of the corpus."""
 
     benchmarks: Sequence[str]
     systems: Sequence[System]
-    has_shares: bool = False
+    different: int
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether a benchmark has corpora of several sizes, over which nothing is averaged."""
+        return self.different < len(self.benchmarks)
 
     def benchmarks_of(self, measure: str) -> list[str]:
         """The benchmarks on which any system has the measure."""
@@ -354,15 +359,15 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
     varied = by or [name for name in varied_factors(firsts) if not _of_benchmark(name)]
     names = factor_labels(firsts, varied)
     systems = [System(name, row) for name, row in zip(names, rows.values(), strict=True)]
-    return Systems(labels, systems, _has_shares([group[0] for group in groups]))
+    return Systems(labels, systems, _different([group[0] for group in groups]))
 
 
-def _has_shares(runs: Sequence[EvaluatedRun]) -> bool:
-    """Whether the benchmarks of two runs differ in nothing but the share of the corpus."""
+def _different(runs: Sequence[EvaluatedRun]) -> int:
+    """The number of benchmarks of runs on different contents, where those that differ in nothing
+    but the share of the corpus are one."""
     settings = [dict(run.manifest.get("config", {}).get(_BENCHMARK) or {}) for run in runs]
-    shares = [one.pop("corpus_share", None) for one in settings]
-    pairs = combinations(zip(settings, shares, strict=True), 2)
-    return any(one == other and share != rest for (one, share), (other, rest) in pairs)
+    keys = [(one.pop("corpus_share", None), repr(one)) for one in settings]
+    return len({rest for _, rest in keys}) + len(keys) - len(set(keys))
 
 
 def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems | None) -> list[str]:

@@ -210,7 +210,7 @@ class EvaluatedRun(Evaluation):
     def _repr_html_(self) -> str:
         shown = ("questions", "answered", "failed")
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in shown if name in self.counts)
-        return html_table(self.to_frame(), f"{self.name}: {counts}", simulation([self]))
+        return html_table(self.to_frame(), f"{self.name}: {counts}", stand_ins([self]))
 
 
 def html_table(frame: pd.DataFrame, title: str, note: str, *, index: bool = True) -> str:
@@ -219,17 +219,25 @@ def html_table(frame: pd.DataFrame, title: str, note: str, *, index: bool = True
     return "".join([*lines, frame.to_html(index=index, border=0, float_format="{:.4g}".format)])
 
 
-def simulation(runs: Sequence[EvaluatedRun]) -> str:
-    """A sentence that names the simulated reader, if one has given answers of the runs."""
-    agents = [(run.manifest.get("config") or {}).get("agent") for run in runs]
-    simulated = sum(isinstance(a, Mapping) and a.get("reader") == "simulated" for a in agents)
-    if not simulated:
-        return ""
-    part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
-    return (
-        f"Simulated reader{part}: an answer is right exactly when what it needs was shown to "
-        "the agent. No language model reads."
+def stand_ins(runs: Sequence[EvaluatedRun]) -> str:
+    """Sentences that name the simulated reader, if one has given answers of the runs, and the
+    models whose recorded replies a run has used."""
+    configs = [run.manifest.get("config") or {} for run in runs]
+    simulated = sum(
+        isinstance(it.get("agent"), Mapping) and it["agent"].get("reader") == "simulated"
+        for it in configs
     )
+    options = [option for it in configs for option in it.values() if isinstance(option, Mapping)]
+    recorded = [one for one in options if str(one.get("_target_")).endswith(".RecordedChat")]
+    models = dict.fromkeys(str(one.get("model")) for one in recorded)
+    sentences = [f"Recorded from {one}: wiring on real text, not a result." for one in models]
+    if simulated:
+        part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
+        sentences.append(
+            f"Simulated reader{part}: an answer is right exactly when what it needs was shown to "
+            "the agent. No language model reads."
+        )
+    return " ".join(sentences)
 
 
 def evaluate_ranking(

@@ -427,6 +427,11 @@ class LanguageModel(ABC):
         turn: Turn = await self._retrying(_OBSERVER.get().again)(attempt)
         return turn
 
+    def replied(self, turn: Turn) -> Turn:
+        """The turn, after the request's observer was told of it."""
+        _OBSERVER.get().reply(turn)
+        return turn
+
     async def close(self) -> None:
         """Close the connections of the running event loop."""
         with self._lock:
@@ -520,8 +525,7 @@ class LanguageModel(ABC):
                     self._fill(reply, content)
                 turn = self._whole(self._read(reply, messages))
                 turn = replace(turn, attempts=len(queued), queue_seconds=queued[-1])
-                _OBSERVER.get().reply(turn)
-                outcome = turn
+                outcome = self.replied(turn)
             except Exception as error:
                 outcome = error  # Raised when the connection has been read to its end.
 

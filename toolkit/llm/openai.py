@@ -20,9 +20,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.actions import (
     Action,
@@ -45,6 +47,7 @@ from soundingline.toolkit.llm.messages import (
 from soundingline.toolkit.optional import import_optional
 
 CALLS = ("native", "schema", "text")
+LICENCES = ("Apache-2.0", "MIT")  # of models whose replies are recorded
 CHAT_API = "openai_chat"
 COMPLETIONS_API = "openai_completions"
 RESPONSES_API = "openai_responses"
@@ -302,6 +305,83 @@ class OpenAIChat(OpenAIModel):
         # Who asks for probabilities reads tokens, and limits their number to those that are read.
         limited = turn.finish_reason == "length" and turn.tokens
         return turn if limited else super()._whole(turn)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RecordedChat(OpenAIChat):
+    """`OpenAIChat` with the recorded replies of a small model, for experiments without a model.
+
+    The file of recordings has a JSON object a line: first the `model`, the `licence` and the
+    `sha256` of its weights, then each `request`, a fingerprint of its body, with its `reply`. With
+    `server.gguf` that model is served and asked for replies that are not recorded, which are added
+    to the file; `make recordings` begins it.
+
+    Args:
+        licence: the licence of the model.
+
+    Raises:
+        InputError: if the licence is not one of `LICENCES`, if the recordings are of another model,
+            and for a request without a recorded reply.
+    """
+
+    recordings: ClassVar[Path] = Path(__file__).with_name("recordings.jsonl")
+
+    licence: str
+
+    def __post_init__(self) -> None:
+        if not getattr(self.server, "gguf", None):
+            self.server = None
+        super().__post_init__()
+        first, *rest = map(json.loads, self.recordings.read_text(encoding="utf-8").splitlines())
+        self.weights_fingerprint = first["sha256"][:12]
+        self._replies: dict[str, Body] = {row["request"]: row["reply"] for row in rest}
+        for name, value in (("model", self.name), ("licence", self.licence)):
+            if first[name] != value or (name == "licence" and value not in LICENCES):
+                raise InputError(
+                    f"llm.{name} is {value!r}, and that of {self.recordings} is {first[name]!r}",
+                    valid=f"a model under one of the licences {', '.join(LICENCES)}",
+                    do="record it: make recordings GGUF=<file>",
+                )
+
+    def ready(self) -> None:
+        """See `LanguageModel.ready`: recorded replies need nothing."""
+        if self.server:
+            super().ready()
+
+    def reach(self) -> None:
+        """See `LanguageModel.reach`."""
+        if self.server:
+            super().reach()
+
+    async def respond(
+        self, messages: Sequence[Message], tools: Tools = (), settings: SamplingParams | None = None
+    ) -> Turn:
+        """See `ChatModel.respond`."""
+        body = self._body(messages, tools, settings or self.settings)
+        reply = self._replies.get(fingerprint(body))
+        if reply is None and self.server:
+            return await super().respond(messages, tools, settings)
+        if reply is None:
+            raise InputError(
+                f"no reply of {self.name} to this request is recorded: a prompt, a question or a "
+                "setting is another",
+                do="record all replies anew: make recordings GGUF=<file>",
+            )
+        return self.replied(self._whole(self._read(reply, messages)))
+
+    async def _send(
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+    ) -> None:
+        def noted(content: bytes) -> None:
+            whole = json.loads(content)
+            kept = {name: whole[name] for name in ("choices", "usage") if name in whole}
+            request = fingerprint(body)
+            with self.recordings.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"request": request, "reply": kept}) + "\n")
+            self._replies[request] = kept
+            arrived(content)
+
+        await super()._send(client, body, timeout, reply, noted)
 
 
 def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:

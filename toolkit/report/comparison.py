@@ -13,7 +13,7 @@ from soundingline.toolkit.evaluation.comparison import (
     by_benchmark,
     varied_factors,
 )
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, stand_ins
 from soundingline.toolkit.evaluation.threats import Threat
 from soundingline.toolkit.report import agents, results
 from soundingline.toolkit.report.effects import effects_section, one_factor_contrasts
@@ -449,7 +449,7 @@ def warnings(data: ReportData) -> list[str]:
     lines = list(dict.fromkeys(lines))  # one line for runs over the same questions
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
-    if warning := simulation(runs):
+    if warning := stand_ins(runs):
         lines.append(warning)
     for group in by_benchmark(runs):
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
@@ -462,7 +462,7 @@ def warnings(data: ReportData) -> list[str]:
             "are over each run’s own questions."
         )
     prints = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
-    if len(prints) > 1:
+    if len(prints) > 1 and not (data.systems and data.systems.different == 1):
         lines.append(
             f"The runs are over {len(prints)} different benchmark contents; their means are not "
             "comparable."
@@ -664,17 +664,20 @@ def benchmarks_section(data: ReportData) -> Section | None:
     first, *others = [name for name in measures if averaged(systems, name)] or [""]
     if not first:
         return None
+    over = f"{systems.different} benchmarks"
+    if systems.different == 1:
+        over = f"one benchmark with corpora of {len(systems.benchmarks)} sizes"
     average = (
-        "Some benchmarks are one with corpora of different sizes, over which nothing is averaged. "
+        "Nothing is averaged over corpora of different sizes. "
         if systems.has_shares
         else "The macro average is the unweighted mean over the benchmarks. It is not tested, "
         "because a few benchmarks are not a sample. "
     )
     return Section(
         "benchmarks",
-        f"{first} by benchmark",
-        lead=f"{len(systems.systems)} systems over {len(systems.benchmarks)} benchmarks. Runs with "
-        "the same settings, except for those of the benchmark, are one system.",
+        f"{first} by {'benchmark' if systems.different > 1 else 'size of the corpus'}",
+        lead=f"{len(systems.systems)} systems over {over}. Runs with the same settings, except for "
+        "those of the benchmark, are one system.",
         note=f"{average}Tests are paired within each benchmark and "
         "corrected over its comparisons. Bold: the best on the benchmark, significantly different "
         "from every other one; ≈: does not differ significantly from the best, or was not compared "

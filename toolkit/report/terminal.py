@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, simulation
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, stand_ins
 from soundingline.toolkit.evaluation.funnel import (
     STEP_MEASURES,
     STEPS,
@@ -98,7 +99,7 @@ def comparison_table(
     left_out: list[str] = []
     while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
         left_out.insert(0, numbers.popitem()[0])
-    notes.append(simulation(runs))
+    notes.append(stand_ins(runs))
     if measures and left_out:
         notes.append(f"No room for {', '.join(left_out)}: see the report.")
     return _table(names, {**numbers, **counts}, title, " ".join(filter(None, notes)))
@@ -268,7 +269,7 @@ def _longest(head: str, entries: Sequence[TableEntry]) -> int:
 
 def _words(head: str) -> str:
     """A title whose lines break at underscores, and at the dots of settings."""
-    return escape_control(head).replace("_", " ").replace(".", " ")
+    return re.sub(r"_|\.(?!\d)", " ", escape_control(head))
 
 
 def _text(entry: TableEntry) -> str:

@@ -30,6 +30,8 @@ from support.benchmarks import (
     write_jsonl,
 )
 
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
@@ -364,6 +366,19 @@ def test_real_collections_have_their_published_sizes(
         every = BeirBenchmark(data_root / name, split=None)
         assert (len(every.topics), len(every.unjudged)) == (64, 64 - 52)
         assert len(every.unknown_judged(docids)) == 55
+
+
+@pytest.mark.parametrize(("split", "questions"), [("dev", 92), ("test", 320), ("null", 412)])
+def test_the_shipped_collection_is_complete_and_states_its_licences(split, questions):
+    """55 of the articles of Question-Answer Dataset 1.2, and MuSiQue's paragraphs as in KAG."""
+    settings = Settings.compose(["benchmark=wikidemo", f"benchmark.split={split}"])
+    benchmark = make(settings.config.benchmark)
+    lengths = {each.docid: len(each.text.split()) for each in benchmark.documents()}
+    assert len(lengths) == 55 + 1890 and sum(words > 500 for words in lengths.values()) == 55
+    assert len(benchmark.topics) == questions and not benchmark.unknown_judged(lengths)
+    assert all(benchmark.answers.values())
+    licence = (benchmark.path / "LICENSE").read_text(encoding="utf-8")
+    assert "by-sa/3.0" in licence and "by/4.0" in licence
 
 
 def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from support.needs import cases
 
+from soundingline.experiments.build import make
+from soundingline.experiments.config import Settings
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld, questions
 from soundingline.toolkit.benchmarks.fictional.pages import philox_bits, printed, zipf
@@ -28,6 +30,7 @@ from soundingline.toolkit.benchmarks.fictional.world import (
     splitmix64,
 )
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.search.answers import ShownText, stating_documents
 
 SMALL = {"documents": 160, "questions": 8, "median_words": 60, "p90_words": 200}
 
@@ -78,6 +81,9 @@ def test_the_corpus_fingerprint_depends_on_the_documents_only():
         ("repetition", "often", r"repetition='often'\. valid: \[scale, exponent, deviation\]"),
         ("repetition", [1, 2], r"repetition=\[1, 2\]"),
         ("repetition", [1, 2, 0], r"repetition's exponent=2"),
+        ("told", "all", r"told='all'\. valid: \[mentions, facts\]"),
+        ("told", [0.5], r"told=\[0\.5\]"),
+        ("told", [2, 0.5], r"told's mentions=2"),
     ],
 )
 def test_arguments_out_of_range_are_refused(argument, value, message):
@@ -261,6 +267,39 @@ def long_world():
 @pytest.fixture(scope="module")
 def documents(long_world):
     return list(long_world.documents(0, 320))
+
+
+def test_evidence_is_each_page_that_states_a_fact_of_the_question():
+    """The texts are searched for the wordings of the facts."""
+    lengths = {"median_words": 700, "p90_words": 3000}
+    world = FictionalWorld(documents=240, questions=12, hops=1, told=[0.8, 0.4], **lengths)
+    pages = [ShownText(each.docid, each.title, each.text) for each in world.documents()]
+    several = 0
+    for qid, facts in world.needed_facts.items():
+        stating = [
+            {page.docid for page in pages if stating_documents([fact], [page]) != [None]}
+            for fact in facts
+        ]
+        assert set(world.qrels["evidence"][qid]) == set().union(*stating)
+        assert set(world.qrels["gold"][qid]) == stating[-1]
+        several += len(stating[-1]) > 1
+    assert several > 6
+    alone = FictionalWorld(documents=240, questions=12, hops=1, **lengths)
+    assert alone.corpus_fingerprint != world.corpus_fingerprint
+    assert list(alone.qrels["evidence"].values()) == list(alone.qrels["gold"].values())
+
+
+def test_the_long_world_has_the_published_statistics():
+    """BrowseComp-Plus has documents of 5,179 words on average and a 90th percentile of the length
+    that is seven times the median; 6.1 documents with evidence and 2.9 with the answer a question
+    (Chen et al., 2025, and Table 1 of arXiv 2602.21456)."""
+    world = make(Settings.compose(["benchmark=fictional_long"]).config.benchmark)
+    words = [world.words(f"fw{index:07d}") for index in range(world.size)]
+    assert np.mean(words) == pytest.approx(5179, rel=0.03)
+    assert np.percentile(words, 90) / np.median(words) == pytest.approx(7, rel=0.05)
+    evidence, gold = (world.qrels[tier].values() for tier in ("evidence", "gold"))
+    assert np.mean([*map(len, evidence)]) == pytest.approx(6.1, abs=0.15)
+    assert np.mean([*map(len, gold)]) == pytest.approx(2.9, abs=0.15)
 
 
 def places(world, document):

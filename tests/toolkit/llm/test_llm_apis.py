@@ -29,7 +29,12 @@ from soundingline.toolkit.llm.messages import (
     tool_result,
     user,
 )
-from soundingline.toolkit.llm.openai import OpenAIChat, OpenAICompletions, OpenAIResponses
+from soundingline.toolkit.llm.openai import (
+    OpenAIChat,
+    OpenAICompletions,
+    OpenAIResponses,
+    RecordedChat,
+)
 from soundingline.toolkit.llm.server import serving
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -781,3 +786,52 @@ def test_the_wait_that_a_server_asks_for_in_words_is_read(words, seconds):
 )
 def test_the_wait_that_a_server_asks_for_is_read(headers, seconds):
     assert errors.retry_after(headers, 1_790_000_000.0) == seconds
+
+
+# Recorded replies.
+
+
+@pytest.fixture
+def recordings(tmp_path, monkeypatch):
+    path = tmp_path / "recordings.jsonl"
+    first = {"model": "m", "licence": "MIT", "sha256": "0123456789abcdef"}
+    path.write_text(json.dumps(first) + "\n")
+    monkeypatch.setattr(RecordedChat, "recordings", path)
+    return path
+
+
+def recorded(peer, text, served=False, **arguments):
+    """The turn of a recorded model, which is served or not."""
+    server = LlamaCppServer(gguf="weights.gguf" if served else None)
+    model = client(peer, RecordedChat, server=server, licence="MIT", **arguments)
+    return llm_clients.ask(model, [user(text)], None, SamplingParams(temperature=0.0, logprobs=2))
+
+
+def test_a_recorded_reply_is_the_reply_of_the_served_model(peer, recordings):
+    peer.script.append(Say(text="Ada.", top=[{"Ada.": 0.75, "Eve.": 0.25}]))
+    given = recorded(peer, "Who?", served=True)
+    said = recorded(peer, "Who?")
+    assert len(peer.requests) == 1 and len(recordings.read_text().splitlines()) == 2
+    assert said.text == "Ada." and said.tokens[0].top["Eve."] == pytest.approx(math.log(0.25))
+    assert (said.text, said.tokens, said.usage) == (given.text, given.tokens, given.usage)
+    assert recorded(peer, "Who?", served=True).text == "Ada."  # is not asked for again
+    assert len(peer.requests) == 1
+
+
+def test_a_request_that_is_not_recorded_names_the_command(peer, recordings):
+    peer.default = Say(text="Ada.")
+    recorded(peer, "Who?", served=True)
+    with pytest.raises(InputError, match="make recordings GGUF=<file>"):
+        recorded(peer, "Who is it?")
+    assert len(peer.requests) == 1
+    with pytest.raises(InputError, match="no reply of m"):
+        llm_clients.ask(client(peer, RecordedChat, licence="MIT"), [user("Who?")])
+
+
+@pytest.mark.parametrize("changed", [{"model": "n"}, {"licence": "Apache-2.0"}])
+def test_recordings_are_of_one_model_under_a_free_licence(peer, recordings, changed):
+    with pytest.raises(InputError, match="make recordings"):
+        client(peer, RecordedChat, **{"licence": "MIT", **changed})
+    recordings.write_text(recordings.read_text().replace("MIT", "research only"))
+    with pytest.raises(InputError, match=r"licences Apache-2\.0, MIT"):
+        client(peer, RecordedChat, licence="research only")

@@ -619,7 +619,9 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
     # One benchmark: nothing is averaged over its shares.
     page = render(runs).markdown
     terminal = printed(*benchmark_tables(runs))
-    assert "mill 0.1" in page and "0.800" in terminal
+    assert "mill 0.1" in page and "0.800" in terminal and "0.1" in terminal
+    assert "accuracy by size of the corpus" in page and "benchmark contents" not in page
+    assert "2 systems over one benchmark with corpora of 3 sizes." in page
     assert "macro average" not in page.lower() and "macro" not in terminal
     assert "0.683" not in terminal
     assert agents.corpus_size_section(report_data(six_runs())) is None

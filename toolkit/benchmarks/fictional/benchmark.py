@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +21,13 @@ from soundingline.toolkit.benchmarks.fictional.questions import (
     Wording,
     answers,
     checklist,
+    needed_attributes,
     needed_facts,
     set_wording,
 )
 from soundingline.toolkit.benchmarks.fictional.world import (
     PERIOD,
+    Entity,
     Fact,
     Random,
     World,
@@ -76,14 +78,18 @@ class FictionalWorld(Benchmark):
         repetition: `(scale, exponent, deviation)`: an article of so many words states each of its
             facts as often as a log-normal law with the median `scale * words ** exponent` gives,
             and the standard deviation `deviation` of the logarithm. None: once.
+        told: `(mentions, facts)`: the share of the mentions of another entity after which a page
+            states facts about it, and the share of that entity's facts that it states. None: a page
+            states no fact about another entity.
         name: of the benchmark.
         split: `dev` or `test` for half of the questions each, None for all. No entity that a
             question is about and no entity of an answer occurs in both.
         qids, corpus_share, remove_evidence: see `Benchmark`. A share has the pages of the questions
             of both splits.
 
-    `qrels["evidence"]` are all documents on the path of a question, `qrels["gold"]` the
-    one that states the answer; each has grade 1.
+    `qrels["evidence"]` are the articles about the entities of a question's path and, with `told`,
+    the other pages that state one of its facts; `qrels["gold"]` are those that state the answer.
+    Each has grade 1.
 
     Raises `InputError` for arguments out of range and, when the questions are first read, if the
     world is too small for so many.
@@ -102,6 +108,7 @@ class FictionalWorld(Benchmark):
         obfuscation: float = 0.5,
         yes_no: bool = True,
         repetition: Sequence[float] | None = None,
+        told: Sequence[float] | None = None,
         name: str = "fictional",
         split: str | None = None,
         qids: str | None = None,
@@ -125,13 +132,19 @@ class FictionalWorld(Benchmark):
         self.name, self.split, self.qids = name, split, qids
         self._choose_corpus(corpus_share, False, remove_evidence)
         self.world = World(self.size, self.seed, self.twins)
-        self.yes_no, self.repetition = yes_no, _repetition(repetition)
-        self._articles = Articles(self.world, self.median_words, self.p90_words, self.repetition)
+        self.yes_no, shares = yes_no, {"mentions": {"le": 1}, "facts": {"le": 1}}
+        law = {"scale": {"gt": 0, "le": 10}, "exponent": {"le": 1}, "deviation": {"le": 2}}
+        self.repetition = _checked("repetition", repetition, **law)
+        self.told = _checked("told", told, **shares)
+        lengths = (self.median_words, self.p90_words)
+        self._articles = Articles(self.world, *lengths, self.repetition, self.told)
 
     def whole_fingerprint(self) -> str:
         """Hash of the settings that the pages depend on."""
         lengths = (self.median_words, self.p90_words, *(self.repetition or ()))
-        return fingerprint("fictional", VERSION, self.size, self.seed, self.twins, lengths)
+        settings = [VERSION, self.size, self.seed, self.twins, lengths]
+        settings += [self.told] if self.told else []
+        return fingerprint("fictional", *settings)
 
     @property
     def fingerprint(self) -> str:
@@ -160,10 +173,32 @@ class FictionalWorld(Benchmark):
         return frozenset(name for each in self._every_question for name in self._evidence(each))
 
     def _evidence(self, worded: Worded) -> list[str]:
-        """The documents that a question asks for, or those on its path."""
+        """The documents that a question asks for, or those on its path and the others that state
+        one of its facts."""
         if self.asks_sets:
             return sorted(self._set_maker.targets(worded.question))
-        return [docid(self.world.index(entity)) for entity in worded.question.path]
+        path = [docid(self.world.index(entity)) for entity in worded.question.path]
+        return [*path, *self._telling(needed_attributes(worded.question))]
+
+    def _gold(self, worded: Worded) -> list[str]:
+        """The documents that state the answer."""
+        about = docid(self.world.index(worded.question.path[-1]))
+        return [about, *self._telling(needed_attributes(worded.question)[-1:])]
+
+    def _telling(self, needed: Iterable[tuple[Entity, str]]) -> list[str]:
+        """The pages that state one of these facts about another entity, each once."""
+        numbers = {number for fact in needed for number in self._tellers[fact]}
+        return [docid(number) for number in sorted(numbers)]
+
+    @cached_property
+    def _tellers(self) -> Mapping[tuple[Entity, str], list[int]]:
+        """The numbers of the pages that state a fact about another entity."""
+        tellers = defaultdict[tuple[Entity, str], list[int]](list)
+        for index in range(self.size if self.told else 0):
+            for other, attributes in self._articles.told(index):
+                for attribute in attributes:
+                    tellers[self.world.entity(other), attribute.name].append(index)
+        return tellers
 
     @cached_property
     def _judged(self) -> frozenset[str]:  # type: ignore[override]
@@ -279,7 +314,7 @@ class FictionalWorld(Benchmark):
         documents = {each.qid: self._evidence(each) for each in worded}
         qrels = {"evidence": {qid: dict.fromkeys(docids, 1) for qid, docids in documents.items()}}
         if not self.asks_sets:
-            qrels["gold"] = {qid: {docids[-1]: 1} for qid, docids in documents.items()}
+            qrels["gold"] = {each.qid: dict.fromkeys(self._gold(each), 1) for each in worded}
         super().__init__(
             self.name,
             [Topic(each.qid, each.text) for each in worded],
@@ -295,19 +330,17 @@ class FictionalWorld(Benchmark):
         return getattr(self, name)
 
 
-def _repetition(values: Sequence[float] | None) -> tuple[float, float, float] | None:
-    """The law of `repetition`; `InputError` unless it has three numbers in range."""
+def _checked(
+    name: str, values: Sequence[float] | None, **parts: Mapping[str, Any]
+) -> tuple[float, ...] | None:
+    """The numbers of an argument, by the names of its parts with their bounds; None for None."""
     if values is None:
         return None
-    if isinstance(values, str) or len(values) != 3:
-        raise InputError(
-            f"repetition={values!r}", valid="[scale, exponent, deviation], or null for once"
-        )
-    scale, exponent, deviation = values
-    check_number("repetition's scale", scale, gt=0, le=10)
-    check_number("repetition's exponent", exponent, le=1)
-    check_number("repetition's deviation", deviation, le=2)
-    return float(scale), float(exponent), float(deviation)
+    if isinstance(values, str) or len(values) != len(parts):
+        raise InputError(f"{name}={values!r}", valid=f"[{', '.join(parts)}], or null for none")
+    for (part, bounds), value in zip(parts.items(), values, strict=True):
+        check_number(f"{name}'s {part}", value, **bounds)
+    return tuple(map(float, values))
 
 
 def _asked(questions: int | str) -> tuple[bool, int]:

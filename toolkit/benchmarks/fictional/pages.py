@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
@@ -280,18 +281,19 @@ class Filler:
 
 
 class Articles:
-    """Documents of a world, each a function of its number. For `repetition` see
-    `FictionalWorld`."""
+    """Documents of a world, each a function of its number. For `repetition` and `told`
+    see `FictionalWorld`."""
 
     def __init__(
         self,
         world: World,
         median_words: int,
         p90_words: int,
-        repetition: tuple[float, float, float] | None = None,
+        repetition: tuple[float, ...] | None = None,
+        told: tuple[float, ...] | None = None,
     ) -> None:
         self.world = world
-        self._repetition = repetition
+        self._repetition, self._told = repetition, told
         self._mean = math.log(median_words)
         self._deviation = math.log(p90_words / median_words) / NormalDist().inv_cdf(0.9)
 
@@ -310,9 +312,11 @@ class Articles:
         region = splitmix64(hash64("region", self.world.seed) ^ index) % REGIONS
         filler = Filler(self.world.seed, index, entity.kind, region, length)
         own = [self.sentence(entity, attribute, random) for attribute in kind.attributes]
+        told = iter(self.told(index))
         for other in self._mentioned(index, length, random):
             other_name = self.world.name(self.world.entity(other))
-            own.append(capitalised(random.choice(PHRASES["mentions"]).format(n=other_name)))
+            mention = capitalised(random.choice(PHRASES["mentions"]).format(n=other_name))
+            own.append(mention + self._retold(index, *next(told, (other, ()))))
         own += self._repeated(index, entity, length)
         lists = _lists(length, filler, random)
         spare = length - sum(len(text.split()) for text in own + lists)
@@ -357,17 +361,46 @@ class Articles:
         others = [random.below(self.world.size) for _ in range(count)]
         return [other for other in others if other != index]
 
+    def _retold(self, index: int, other: int, attributes: Sequence[Attribute]) -> str:
+        """Sentences that state these facts about another entity by its full name."""
+        world, entity = self.world, self.world.entity(other)
+        random = Random("retold", world.seed, index, other)
+        return "".join(
+            capitalised(random.choice(stated_fact(world, entity, attribute).named)) + " "
+            for attribute in attributes
+        )
+
+    def told(self, index: int) -> list[tuple[int, list[Attribute]]]:
+        """The numbers of the other entities that the page mentions, each with those of its facts
+        that the page states; empty without `told`."""
+        if self._told is None:
+            return []
+        mentions, facts = self._told
+        random = Random("told", self.world.seed, index)
+        told = []
+        for other in self._mentions(index):
+            attributes = BY_NAME[self.world.entity(other).kind].attributes
+            tells = random.chance(mentions)
+            told.append((other, [it for it in attributes if tells and random.chance(facts)]))
+        return told
+
+    def _mentions(self, index: int) -> list[int]:
+        entity = self.world.entity(index)
+        random = Random("article", self.world.seed, index)
+        for attribute in BY_NAME[entity.kind].attributes:
+            self.sentence(entity, attribute, random)  # draws what precedes the mentions
+        return self._mentioned(index, self.words(index), random)
+
     def named(self, index: int) -> list[int]:
         """The numbers of the documents about entities that document `index` names, each once:
         first those in its facts, then those in its mentions."""
         entity = self.world.entity(index)
-        random = Random("article", self.world.seed, index)
-        numbers = []
-        for attribute in BY_NAME[entity.kind].attributes:
-            self.sentence(entity, attribute, random)  # draws what precedes the mentions
-            if isinstance(attribute, Relation):
-                numbers.append(self.world.index(self.world.target(entity, attribute)))
-        numbers += self._mentioned(index, self.words(index), random)
+        numbers = [
+            self.world.index(self.world.target(entity, attribute))
+            for attribute in BY_NAME[entity.kind].attributes
+            if isinstance(attribute, Relation)
+        ]
+        numbers += self._mentions(index)
         return [number for number in dict.fromkeys(numbers) if number != index]
 
 

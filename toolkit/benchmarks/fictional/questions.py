@@ -358,17 +358,21 @@ def answers(world: World, question: Question) -> list[str]:
     return list(dict.fromkeys([f"{value:,}", str(value)]))
 
 
-def needed_facts(world: World, question: Question) -> list[StatedFact]:
-    """The facts that an answer rests on, each once: those of the clues, of the hops, and the one
-    that is asked for."""
+def needed_attributes(question: Question) -> list[tuple[Entity, str]]:
+    """What an answer rests on, each once: the entities of the clues and of the hops with their
+    attributes, and last what is asked for."""
     needed = [(clue.position, clue.relation) for clue in question.clues]
     needed += [(hop.subject, hop.relation) for hop in question.hops]
     needed.append((len(question.path) - 1, question.relation))
-    facts = []
-    for position, relation in dict.fromkeys(needed):
-        entity = question.path[position]
-        facts.append(stated_fact(world, entity, attribute_of(entity.kind, relation)))
-    return facts
+    return [(question.path[position], relation) for position, relation in dict.fromkeys(needed)]
+
+
+def needed_facts(world: World, question: Question) -> list[StatedFact]:
+    """The facts that an answer rests on."""
+    return [
+        stated_fact(world, entity, attribute_of(entity.kind, relation))
+        for entity, relation in needed_attributes(question)
+    ]
 
 
 def clue_phrase(kind: str, clue: Clue, one_of: Callable[[tuple[str, str]], str]) -> str:
