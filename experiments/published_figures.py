@@ -82,7 +82,6 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     published = _published(runs)
     varied = varied_factors(runs)
     labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
-    authors = all(run.manifest.get("imported") for run in runs)
     console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
@@ -114,7 +113,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     for text in published.differences:
         console.print(f"Known difference: {text}")
     for row in published.cells:
-        if not authors and not any(_is_of(run, row) for run in runs):
+        if ours and not any(_is_of(run, row) for run in runs):
             factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
             console.print(f"Not run: {factors}")
     known = Counter(

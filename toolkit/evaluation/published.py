@@ -91,8 +91,8 @@ def browsecomp_plus_measures(
         right: whether the judge finds the answer of each trajectory correct.
         accepted: question -> accepted answers.
         judged: question -> docid -> grade, of the evidence.
-        confidences: question -> confidence, of the answers that the evaluator counted for the
-            calibration error; None for all answers with what they state.
+        confidences: question -> confidence, of the answers in the calibration error; None for all
+            answers with what they state.
 
     Returns:
         `<measure>_published` -> its value, and the number of questions or answers.

@@ -1,5 +1,4 @@
-"""Tables and figures of papers as data: `tables/<paper>.yaml` holds those of a paper with their
-source, for comparisons with our runs, estimates before a run, and the documentation."""
+"""Tables and figures of papers as data: `tables/<paper>.yaml` holds those of a paper."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ class PublishedTable:
         questions, benchmark, judge, vllm: what the paper's runs were made with; null: unstated.
         averages: rows of means over the benchmarks of `rows`.
         other_systems: systems that no cell of the experiment runs.
-        ranges: the lowest and the highest value of a measure over the paper's systems, where it
-            states no others.
-        released: the runs that the authors released: the path of their files in a folder, and their
-            factors.
+        ranges: the lowest and the highest value of a measure over the paper's systems.
+        released: by the path within a folder, the factors of a run that the authors released.
         state: whether our runs with the paper's models and data have reproduced the figures.
         differences: in what our experiment is known to differ from the paper's.
     """
@@ -92,8 +89,7 @@ def published_names() -> list[str]:
 
 
 def published_statistics(benchmark: Mapping[str, Any], option: str) -> tuple[str, dict[str, float]]:
-    """The source, and the statistics by name, that a paper states of a benchmark with this
-    configuration and option; empty without any."""
+    """The source and the statistics of a benchmark that a paper states; empty without any."""
     for table in map(read_published, _STATISTICS):
         for row in table.cells:
             if row.pop("dataset", None) == benchmark.get("dataset") and table.benchmark == option:
@@ -102,8 +98,7 @@ def published_statistics(benchmark: Mapping[str, Any], option: str) -> tuple[str
 
 
 def published_questions(benchmark: Mapping[str, Any], option: str) -> int | None:
-    """How many questions a paper states of a whole benchmark; None if it states none, and for a
-    selection."""
+    """How many questions a paper states of a whole benchmark; None for none, and a selection."""
     if any(benchmark.get(name) for name in ("qids", "sample", "limit", "split")):
         return None
     stated = published_statistics(benchmark, option)[1].get("questions")
