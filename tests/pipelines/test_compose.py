@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -397,28 +396,6 @@ def test_a_broken_search_leaves_no_notes_to_the_next():
     with pytest.raises(ZeroDivisionError):
         PipelineBackend(pt.apply.generic(broken)).search(SearchRequest("x"))
     assert PipelineBackend(FixedRows()).search(SearchRequest("x")).notes == {}
-
-
-@pytest.mark.parametrize("exclusive", [True, False])
-@pytest.mark.parametrize("questions", [1, 4])
-def test_an_exclusive_pipeline_serves_one_search_at_a_time(exclusive, questions):
-    inside, most, guard = 0, 0, threading.Lock()
-
-    def slow(frame):
-        nonlocal inside, most
-        with guard:
-            inside += 1
-            most = max(most, inside)
-        time.sleep(0.05)
-        with guard:
-            inside -= 1
-        return frame.assign(docno="d", score=1.0)
-
-    backend = PipelineBackend(pt.apply.generic(slow), exclusive=exclusive)
-    asked = [backend.for_question(str(number)) for number in range(questions)] * (8 // questions)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda each: each.search(SearchRequest("x")), asked))
-    assert (most == 1) == exclusive
 
 
 def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
