@@ -91,7 +91,6 @@ def build_index(
     memory_mb: int = 1024,
     corpus_fingerprint: str = "",
     total: int | None = None,
-    description: str = "indexing",
     keep_texts: bool = False,
     analysed: Callable[[Path], Analysed] | None = None,
 ) -> None:
@@ -106,7 +105,7 @@ def build_index(
         work = folder / "work"
         work.mkdir()
         memory = memory_mb * MB
-        texts = read_texts(track(units, description, total), folder, memory, keep_texts)
+        texts = read_texts(track(units, "indexing", total), folder, memory, keep_texts)
         if analysed is None:
             batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
             segments = {batch.segment for batch in batches}

@@ -45,7 +45,6 @@ from soundingline.pipelines.lexical.build import (
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
 from soundingline.pipelines.lexical.likelihood import (
     Dirichlet,
-    check_likelihood,
     collection_frequency,
 )
 from soundingline.pipelines.lexical.operators import Filter
@@ -159,7 +158,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         memory_mb: int = 1024,
         corpus_fingerprint: str = "",
         total: int | None = None,
-        description: str = "indexing",
         keep_texts: bool = True,
     ) -> LexicalIndex:
         """Index the `contents` of `units`, in their order, and open the result.
@@ -177,7 +175,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
             memory_mb: bounds the memory of the build, apart from the text that is being analysed
                 and about 35 bytes a unit.
             corpus_fingerprint: identifies the units; `open` compares it.
-            total, description: the number of units, if known, and the title of the progress bar.
+            total: the number of units, if known.
             keep_texts: whether the index stores the texts, so that re-rankers find them.
 
         Raises:
@@ -195,7 +193,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
             memory_mb=memory_mb,
             corpus_fingerprint=corpus_fingerprint,
             total=total,
-            description=description,
             keep_texts=keep_texts,
         )
         return cls.open(path, corpus_fingerprint=corpus_fingerprint)
@@ -316,13 +313,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         """
         check_settings(k1, b, depth)
         return self._buffers.best(*self._bm25(query, k1, b), depth)
-
-    def search_likelihood(self, query: TermQuery, mu: float = 1000.0, depth: int = 1000) -> TopK:
-        """As `search`, by query likelihood with Dirichlet smoothing (see `Dirichlet`), in which a
-        document with a query term may score 0."""
-        check_likelihood(mu, depth)
-        documents, sums = self._buffers.best(*self._likelihood(query, mu), depth)
-        return documents, Dirichlet.scores(sums)
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
