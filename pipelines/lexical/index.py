@@ -37,10 +37,7 @@ from soundingline.pipelines.lexical.bm25 import (
 from soundingline.pipelines.lexical.build import (
     BYTES_A_UNIT,
     LEAST_MEMORY_MB,
-    MergedShards,
-    analyse_shard,
     build_index,
-    read_shards,
 )
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
 from soundingline.pipelines.lexical.likelihood import (
@@ -68,7 +65,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.queries import parse_query
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.index_folder import Shard
     from soundingline.pipelines.retrieve import QueryLikelihood
 
 
@@ -551,37 +547,17 @@ class LexicalEngine:
     def fingerprint(self) -> str:
         return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
 
-    def build(
-        self, units: Documents, path: str | Path, *, corpus_fingerprint: str, shards: int = 1
-    ) -> None:
-        """See `LexicalIndex.build`. If `shards` is above 1, nothing is analysed: the index is made
-        of what `build_shard` has made; `InputError` for missing shards."""
+    def build(self, units: Documents, path: str | Path, *, corpus_fingerprint: str) -> None:
+        """See `LexicalIndex.build`."""
         units = as_units(units)
-        settings: dict[str, Any] = {
-            "analyzer": self.analyzer,
-            "memory_mb": self.memory_mb,
-            "corpus_fingerprint": corpus_fingerprint,
-            "total": length_hint(units) or None,
-        }
-        if shards == 1:
-            build_index(units, Path(path), **settings)
-            return
-        merged = MergedShards(Path(path), shards, self.analyzer, corpus_fingerprint)
-        build_index(merged.checked(units), Path(path), analysed=merged.analysed, **settings)
-        merged.remove()
-
-    def build_shard(
-        self, units: Documents, path: str | Path, shard: Shard, *, corpus_fingerprint: str
-    ) -> None:
-        """Analyse those of all `units` that belong to a shard, for an index at `path` that `build`
-        makes of all shards. Several processes may analyse different shards at once."""
-        settings = self.analyzer, self.memory_mb, corpus_fingerprint
-        analyse_shard(as_units(units), Path(path), shard, *settings)
-
-    def missing_shards(self, path: str | Path, count: int, corpus_fingerprint: str) -> list[int]:
-        """The numbers of the shards that `build` would lack."""
-        shards = read_shards(Path(path), count, self.analyzer, corpus_fingerprint)
-        return [number for number, (_, batches) in enumerate(shards) if batches is None]
+        build_index(
+            units,
+            Path(path),
+            analyzer=self.analyzer,
+            memory_mb=self.memory_mb,
+            corpus_fingerprint=corpus_fingerprint,
+            total=length_hint(units) or None,
+        )
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
