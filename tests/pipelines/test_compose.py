@@ -185,6 +185,10 @@ BY_RANK = Fixed({"b": {"x": 1.0, "y": 2.0}})  # against its scores
             {"x": 1 + 1 / 3, "z": 1 / 3 + 1, "w": 1 / 2, "y": 1 / 2},
         ),
         (ReciprocalRankFusion(BY_RANK, Fixed({})), {"x": 1 / 61, "y": 1 / 62}),
+        (
+            ReciprocalRankFusion(FIRST, SECOND, k=0, third=BY_RANK, fourth=SAME),
+            {"x": 1 + 1 / 3 + 2, "y": 1 / 2 + 1 / 2 + 1 / 2, "z": 1 / 3 + 1, "w": 1 / 2},
+        ),
         # first: x 1, y 0.5, z 0; second: z 1, w 0.2, x 0. What a list lacks has its minimum, 0.
         (
             Interpolation(FIRST, SECOND, weight=0.25),
@@ -259,6 +263,10 @@ def test_options_nest_any_two_retrievers(option):
             "retriever.second.mu=5",
         ]
         config = compose("config", overrides=overrides)
+        if option == "fusion_rrf":
+            three = compose("config", overrides=[*overrides, "retriever@retriever.third=bm25_rm3"])
+            retrievers = [type(each).__name__ for each in instantiate(three.retriever).retrievers]
+            assert retrievers == ["BM25", "QueryLikelihood", "RM3"]
     made = instantiate(config.retriever)
     assert repr(made.first) == repr(BM25(k1=25.0, b=1.0, depth=7))
     assert repr(made.second) == repr(QueryLikelihood(mu=5))
