@@ -100,7 +100,8 @@ class IndexedCollection:
         return _opened(engine, self.store, path, self.corpus, **self._shards_of(engine))
 
     def _shards_of(self, engine: Any) -> dict[str, int]:
-        return {"shards": self.shards} if self.shards > 1 and divisible(engine) else {}
+        divisible = hasattr(engine, "build_shard")  # those of learned retrievers
+        return {"shards": self.shards} if self.shards > 1 and divisible else {}
 
     def build_seconds(self) -> dict[str, float]:
         """The seconds that building the indexes with all their shards has taken: of `all`, and of
@@ -129,11 +130,6 @@ class IndexedCollection:
         if path.exists():
             return path, []
         return path, engine.missing_shards(path, count, self.corpus)
-
-
-def divisible(engine: Any) -> bool:
-    """Whether the engine makes indexes of shards."""
-    return hasattr(engine, "build_shard")
 
 
 class StoredUnits:

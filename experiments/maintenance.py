@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from rich.table import Table
 
 from soundingline.experiments.build import make, shard_of
-from soundingline.experiments.collection import IndexedCollection, divisible, notes, prepare
+from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import (
     Settings,
     is_choice,
@@ -59,7 +59,7 @@ def index(settings: Settings) -> None:
     """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
     learned retriever. Prints where they are and what they hold.
 
-    `-m shards=4` analyses and encodes the units in four jobs, the last of which makes the indexes;
+    `-m shards=4` encodes the units in four jobs, the last of which makes the indexes;
     `shards=4 shard=2` does so for one shard; `shards=4` makes the indexes of all.
     """
     config = settings.config
@@ -68,10 +68,10 @@ def index(settings: Settings) -> None:
     stages.validate(engine)
     shard_of(config)  # raises for numbers out of range
     sharded = config.shards > 1
-    if sharded and not (divisible(engine) or any(_learned(stages.transformers["retriever"]))):
+    if sharded and not any(_learned(stages.transformers["retriever"])):
         raise InputError(
-            f"shards={config.shards} for engine={settings.choices['engine']}",
-            valid="engine=lexical, or a learned retriever, such as dense, splade or colbertv2",
+            f"shards={config.shards} for retriever={settings.choices['retriever']}",
+            valid="a learned retriever, such as dense, splade or colbertv2",
             do="leave shards out: one process builds that index",
         )
     indexes = Path(config.paths.indexes)
@@ -103,7 +103,7 @@ def _built_shards(
     from soundingline.pipelines.index_folder import shards_missing
 
     count, shard = settings.config.shards, shard_of(settings.config)
-    engines: list[Any] = [prepared.engine] if divisible(prepared.engine) else []
+    engines: list[Any] = []
     collection = Collection(
         prepared.fingerprint,
         open_index=engines.append,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from threading import Lock
 
 import numpy as np
 import pandas as pd
@@ -34,7 +32,6 @@ class PipelineBackend:
     Args:
         pipeline: A transformer of queries into rankings.
         unit: What its docnos name, for displays: `document` or `passage`.
-        exclusive: Whether only one search may run at a time, for stages that are not thread-safe.
 
     `InputError` if the pipeline does not accept queries or does not return ranked documents; other
     errors of the pipeline are raised unchanged.
@@ -46,9 +43,7 @@ class PipelineBackend:
         ['d1', 'd2']
     """
 
-    def __init__(
-        self, pipeline: pt.Transformer, unit: str = "document", *, exclusive: bool = False
-    ) -> None:
+    def __init__(self, pipeline: pt.Transformer, unit: str = "document") -> None:
         if not isinstance(pipeline, pt.Transformer):
             raise InputError(
                 f"the pipeline is of type {type(pipeline).__name__}",
@@ -58,7 +53,6 @@ class PipelineBackend:
         self.pipeline = pipeline
         self.unit = unit
         self.qid = ""  # of the question whose searches these are
-        self._turn: AbstractContextManager[object] = Lock() if exclusive else nullcontext()
 
     def for_question(self, qid: str) -> PipelineBackend:
         """The same pipeline for one question: its rows have this `qid`, so that stages can record
@@ -75,8 +69,7 @@ class PipelineBackend:
             # Objects, because a model may write half a surrogate pair, which Arrow's strings do
             # not hold.
             try:
-                with self._turn:
-                    ranking = self.pipeline.transform(pd.DataFrame(row, dtype=object))
+                ranking = self.pipeline.transform(pd.DataFrame(row, dtype=object))
             except pt.validate.InputValidationError as error:
                 raise InputError(
                     f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",

@@ -1,4 +1,4 @@
-"""Two retrievers as one: reciprocal rank fusion, interpolation of scores, and the oracle."""
+"""Several retrievers as one: reciprocal rank fusion, interpolation of scores, and the oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from soundingline.toolkit.runs.run_folder import question_of
 
 
 class Fusion(Stage):
-    """Ranks what either of two retrievers ranks. A subclass implements `fused`.
+    """Ranks what any of its retrievers ranks. A subclass implements `fused`.
 
     The input has `qid`, `query` and the columns that the retrievers need. The output has every
     column of the input (and none that a retriever adds), and `docno`, `score`, `rank` (from 0): at
@@ -34,20 +34,23 @@ class Fusion(Stage):
         check_int("depth", depth)
         self.first, self.second, self.depth = first, second, depth
 
+    @property
+    def retrievers(self) -> Sequence[pt.Transformer]:
+        """What is fused."""
+        return self.first, self.second
+
     @abstractmethod
-    def fused(self, first: RankedList, second: RankedList) -> Mapping[str, float]:
-        """The score of each docno of a query, by its two rankings, one of which may be empty."""
+    def fused(self, rankings: Sequence[RankedList]) -> Mapping[str, float]:
+        """The score of each docno of a query, by its rankings, some of which may be empty."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
         check_queries(inp)
         inp = as_pyterrier(inp)
-        first, second = (
-            rankings_by_query(stage.transform(inp)) for stage in (self.first, self.second)
-        )
+        found = [rankings_by_query(stage.transform(inp)) for stage in self.retrievers]
         rankings = []
         for qid in inp["qid"]:
-            scores = self.fused(first.get(qid, NOTHING), second.get(qid, NOTHING))
+            scores = self.fused([ranking.get(qid, NOTHING) for ranking in found])
             best = sorted(scores, key=lambda docno: (-scores[docno], docno))[: self.depth]
             rankings.append(RankedList(best, [scores[docno] for docno in best]))
         return ranked(inp, rankings)
@@ -62,11 +65,11 @@ class Fusion(Stage):
 
 
 class ReciprocalRankFusion(Fusion):
-    """Scores a document by the sum over both rankings of 1 / (k + rank), with ranks from 1
+    """Scores a document by the sum over all rankings of 1 / (k + rank), with ranks from 1
     (Cormack, Clarke and Büttcher, SIGIR 2009). Columns and errors as in `Fusion`.
 
     Args:
-        first, second: Retrievers, or any pipelines that rank.
+        first, second, third, fourth: Retrievers, or any pipelines that rank; None for none.
         k: 0 or more. The default is that of the paper.
         depth: Rows of a query, at least 1.
 
@@ -77,15 +80,26 @@ class ReciprocalRankFusion(Fusion):
     """
 
     def __init__(
-        self, first: pt.Transformer, second: pt.Transformer, k: int = 60, depth: int = 1000
+        self,
+        first: pt.Transformer,
+        second: pt.Transformer,
+        k: int = 60,
+        depth: int = 1000,
+        third: pt.Transformer | None = None,
+        fourth: pt.Transformer | None = None,
     ) -> None:
         super().__init__(first, second, depth)
         check_int("k", k, ge=0)
-        self.k = k
+        self.k, self.third, self.fourth = k, third, fourth
 
-    def fused(self, first: RankedList, second: RankedList) -> Mapping[str, float]:
-        rankings = (first.docnos, second.docnos)
-        return fused_by_rank(rankings, lambda ranks: reciprocal_ranks(ranks, self.k))
+    @property
+    def retrievers(self) -> Sequence[pt.Transformer]:
+        given = (self.first, self.second, self.third, self.fourth)
+        return [retriever for retriever in given if retriever is not None]
+
+    def fused(self, rankings: Sequence[RankedList]) -> Mapping[str, float]:
+        docnos = [ranking.docnos for ranking in rankings]
+        return fused_by_rank(docnos, lambda ranks: reciprocal_ranks(ranks, self.k))
 
 
 class Interpolation(Fusion):
@@ -120,8 +134,8 @@ class Interpolation(Fusion):
             raise InputError(f"normalise={normalise!r}", valid="null, minmax")
         self.weight, self.normalise = weight, normalise
 
-    def fused(self, first: RankedList, second: RankedList) -> Mapping[str, float]:
-        (scores, missing), (others, others_missing) = map(self._scores, (first, second))
+    def fused(self, rankings: Sequence[RankedList]) -> Mapping[str, float]:
+        (scores, missing), (others, others_missing) = map(self._scores, rankings)
         return {
             docno: self.weight * scores.get(docno, missing)
             + (1 - self.weight) * others.get(docno, others_missing)

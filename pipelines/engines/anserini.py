@@ -20,17 +20,13 @@ import weakref
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, ClassVar, cast
-from urllib.error import HTTPError
-from urllib.parse import quote, urlencode
-from urllib.request import urlopen
 
-from soundingline.pipelines.engines.engine import NOTHING, RankedList
+from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.index_folder import (
     Documents,
     TermIndex,
@@ -40,14 +36,13 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
+from soundingline.pipelines.retrieve import RM3, QueryLikelihood
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint
 
 NAME = "anserini"
 INSTALL = "run make anserini"
-_START = "start it: java -cp JAR io.anserini.api.RestServer --host 127.0.0.1 --port 8081"
 _LUCENE = "lucene"
 _BATCH = 500  # documents of one request
 _QUERIES_AT_ONCE = 64
@@ -193,71 +188,6 @@ def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:
     if isinstance(query, str):
         return query
     return {term: float(weight) for term, weight in query.items() if weight > 0}
-
-
-@dataclass(frozen=True)
-class AnseriniRestEngine(AnseriniEngine):
-    """Builds Anserini indexes, and searches them through Anserini's own REST server, so that the
-    jobs of a host share one Java machine. A person starts the server (docs/lexical.md), which must
-    see the folder of the index under the same path, and starts it again after a rebuild.
-
-    The server ranks texts by BM25 with k1=0.9 and b=0.4 alone.
-
-    Args:
-        url: the address of the server.
-        timeout_s: seconds to wait for a reply.
-    """
-
-    document_vectors: bool = False
-    url: str | None = None
-    timeout_s: float = 60.0
-    name: str = "anserini_rest"
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
-
-    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> AnseriniRestIndex:
-        """`InputError` if there is no complete index of that corpus, and without `url`."""
-        if not (self.url or "").startswith(("http://", "https://")):
-            raise InputError(f"engine.url={self.url!r}", valid="http://host:port", do=_START)
-        manifest = read_manifest(Path(path), NAME, corpus_fingerprint)
-        return AnseriniRestIndex(Path(path), manifest, self)
-
-
-class AnseriniRestIndex(AnseriniIndex):
-    """An opened Anserini index that a server searches."""
-
-    engine: AnseriniRestEngine
-
-    def check_model(self, model: Any) -> None:
-        """`InputError` for anything but BM25 with the server's k1 and b."""
-        if not isinstance(model, BM25) or (model.k1, model.b) != (0.9, 0.4):
-            raise InputError(
-                f"Anserini's server does not offer {model!r}",
-                valid="retriever=bm25_default: k1=0.9, b=0.4",
-                do="set engine=anserini",
-            )
-
-    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`; scores as of `AnseriniIndex`."""
-        self.check_model(model)
-        if not all(isinstance(query, str) for query in queries):
-            what = "query_toks came to Anserini's server"
-            raise InputError(what, valid="query text", do="set engine=anserini")
-        return [self._requested(query, depth) if query.strip() else NOTHING for query in queries]
-
-    def _requested(self, query: str, depth: int) -> RankedList:
-        folder = quote(str(self.path.absolute() / _LUCENE), safe="")
-        parameters = urlencode({"query": query, "hits": depth, "parse": "false"})
-        where = f"{str(self.engine.url).rstrip('/')}/v1/{folder}/search?{parameters}"
-        try:
-            with urlopen(where, timeout=self.engine.timeout_s) as reply:
-                return _ranked(json.load(reply)["candidates"])
-        except HTTPError as error:
-            reason = error.read().decode("utf-8", "replace")[:_LOG_SHOWN]
-            raise InputError(f"Anserini's server answers {error.code}: {reason}") from error
-        except (OSError, HTTPException, ValueError, LookupError) as error:
-            raise InputError(
-                f"{self.engine.url} gave no answer of Anserini's server: {error}", do=_START
-            ) from error
 
 
 class AnseriniProcess:

@@ -29,19 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.index_folder import (
-    Shard,
     check_target,
-    of_other_units,
-    read_manifest,
-    shard_number,
-    shards_missing,
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import Analyzer, is_ngram, make_analyzer
 from soundingline.pipelines.lexical.invert import (
     Batch,
-    DocumentPostings,
-    Vocabulary,
     invert,
     merge_vocabularies,
     postings_path,
@@ -56,15 +49,13 @@ from soundingline.pipelines.lexical.storage import (
     TITLES,
     UNITS,
     StringLookup,
-    StringTable,
     StringWriter,
     array_path,
     encode_lengths,
-    load_array,
     to_bytes,
 )
 from soundingline.pipelines.lexical.word_break import WordTable
-from soundingline.toolkit.console import notify, track
+from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, dump_json
@@ -91,12 +82,9 @@ def build_index(
     memory_mb: int = 1024,
     corpus_fingerprint: str = "",
     total: int | None = None,
-    description: str = "indexing",
     keep_texts: bool = False,
-    analysed: Callable[[Path], Analysed] | None = None,
 ) -> None:
-    """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`.
-    `analysed` gives, for a work folder, what was analysed before; None: the texts are analysed."""
+    """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
     check_int("memory_mb", memory_mb, ge=LEAST_MEMORY_MB)
     check_target(path, KIND, overwrite=overwrite)
     if (known := total or length_hint(units)) > LARGEST_INDEX:
@@ -106,17 +94,9 @@ def build_index(
         work = folder / "work"
         work.mkdir()
         memory = memory_mb * MB
-        texts = read_texts(track(units, description, total), folder, memory, keep_texts)
-        if analysed is None:
-            batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
-            segments = {batch.segment for batch in batches}
-            lengths = np.concatenate([batch.lengths for batch in batches])
-            first_half = Analysed(segments, partial(read_segments, work, batches), lengths)
-        else:
-            for _ in texts:
-                pass
-            first_half = analysed(work)
-        kind, counts = _finish(first_half, work, folder, memory // 2)
+        texts = read_texts(track(units, "indexing", total), folder, memory, keep_texts)
+        batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
+        kind, counts = _finish(batches, work, folder, memory // 2)
         shutil.rmtree(work)
         (folder / ARTIFACT).write_text(dump_json(ARTIFACT_METADATA), "utf-8")
         write_manifest(
@@ -163,10 +143,10 @@ def clear_errors(path: Path) -> Iterator[None]:
 
 
 def read_texts(
-    units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool, *, least: int = 1
+    units: Iterable[Unit], folder: Path, memory: int, keep_texts: bool
 ) -> Iterator[list[str]]:
     """The texts of units, in batches. Writes the ids of the units, and their titles and texts if
-    `keep_texts`. `InputError` for fewer than `least` units, too many, and a repeated id."""
+    `keep_texts`. `InputError` for no unit, too many, and a repeated id."""
     ids = StringWriter(folder / UNITS)
     fields = {"title": TITLES, "text": TEXTS} if keep_texts else {}
     writers = {field: StringWriter(folder / name) for field, name in fields.items()}
@@ -186,7 +166,7 @@ def read_texts(
             _check_ids(hashes, ids)
             next_check = 2 * len(hashes)
         yield texts
-    if len(hashes) < least:
+    if not hashes:
         raise InputError("the corpus is empty: no unit to index", do="check its path and split")
     _check_ids(hashes, ids)
     for writer in (ids, *writers.values()):
@@ -219,23 +199,14 @@ def _check_ids(hashes: array[int], ids: StringWriter) -> None:
         )
 
 
-class Analysed(NamedTuple):
-    """The first half of a build: the names of its segments, what reads the postings of all
-    documents in their order, and the length of each document."""
-
-    segments: set[str]
-    read: Callable[[Vocabulary], Iterable[DocumentPostings]]
-    lengths: NDArray[np.int32]
-
-
 def _finish(
-    analysed: Analysed, work: Path, folder: Path, memory: int
+    batches: Sequence[Batch], work: Path, folder: Path, memory: int
 ) -> tuple[str, dict[str, int]]:
     """Write vocabulary, postings and lengths; the type of the frequencies, and the counts."""
-    vocabulary = merge_vocabularies(work, analysed.segments, folder)
-    read = partial(analysed.read, vocabulary)
+    vocabulary = merge_vocabularies(work, {batch.segment for batch in batches}, folder)
+    read = partial(read_segments, work, batches, vocabulary)
     postings, kind = invert(read, vocabulary.size, folder, memory)
-    lengths = analysed.lengths
+    lengths = np.concatenate([batch.lengths for batch in batches])
     array_path(folder, "lengths").write_bytes(lengths.astype("<i4").tobytes())
     array_path(folder, "length_codes").write_bytes(encode_lengths(lengths).tobytes())
     counts = {
@@ -456,158 +427,3 @@ def count_terms(
             seen[terms[index]] = 0
         distinct[row] = size - first
     return terms[:size], frequencies[:size], distinct
-
-
-# A lexical index of shards, each of which a process has analysed.
-#
-#     <index>.encoding-2-of-4/    the segments of shard 2, the ids of its units, and for each unit
-#                                 its number of terms and its length
-#
-# Merging reads the postings in the order of the corpus, so that the index has the bytes that a
-# single process writes.
-
-
-_KIND = "lexical-shard"
-_DOCUMENTS = 1024  # that are put into the order of the corpus at once
-_ARRAYS = ("distinct", "lengths")
-
-
-def analyse_shard(
-    units: Iterable[Unit],
-    path: Path,
-    shard: Shard,
-    analyzer: str,
-    memory_mb: int,
-    corpus_fingerprint: str,
-) -> None:
-    """Analyse a shard of all `units` for an index at `path`, unless that is done. The folder of the
-    shard appears when it is complete. Arguments and errors as of `LexicalIndex.build`."""
-    analysis = make_analyzer(analyzer)
-    if _shard_batches(shard.folder(path), analysis, corpus_fingerprint) is not None:
-        return
-    with clear_errors(path), atomic_folder(shard.folder(path), replace=True) as folder:
-        own = track(shard.of(units), f"analysing {shard}", length_hint(units) // shard.count)
-        memory = memory_mb * MB
-        texts = read_texts(own, folder, memory, keep_texts=False, least=0)
-        batches = list(write_segments(texts, folder, analysis.name, words_in(memory)))
-        for name in _ARRAYS:
-            arrays = [np.empty(0, np.int32), *(getattr(batch, name) for batch in batches)]
-            array_path(folder, name).write_bytes(np.concatenate(arrays).astype("<i4").tobytes())
-        content = {
-            "analyzer_fingerprint": analysis.fingerprint,
-            "corpus_fingerprint": corpus_fingerprint,
-            "batches": [[each.segment, each.start, len(each.distinct)] for each in batches],
-        }
-        write_manifest(folder, _KIND, content)
-
-
-def _shard_batches(folder: Path, analyzer: Analyzer, corpus_fingerprint: str) -> list[Batch] | None:
-    """What became of the documents of a shard; None if the folder is not there, or of another
-    analyzer or corpus, or damaged, which one line tells."""
-    if not folder.exists():
-        return None
-    try:
-        manifest = read_manifest(folder, _KIND, corpus_fingerprint)
-    except InputError as error:
-        notify(str(error))
-        return None
-    if manifest["analyzer_fingerprint"] != analyzer.fingerprint:
-        return None
-    ends = np.cumsum([documents for *_, documents in manifest["batches"]], dtype=np.int64)
-    columns = [np.split(load_array(folder, name, "<i4"), ends[:-1]) for name in _ARRAYS]
-    heads = [(segment, start) for segment, start, _ in manifest["batches"]]
-    return [Batch(*head, *arrays) for head, *arrays in zip(heads, *columns, strict=False)]
-
-
-def read_shards(
-    path: Path, count: int, analyzer: str, corpus_fingerprint: str
-) -> list[tuple[Path, list[Batch] | None]]:
-    """The folder of each shard, and what became of its documents; None if it is not complete."""
-    analysis = make_analyzer(analyzer)
-    folders = [Shard(number, count).folder(path) for number in range(count)]
-    return [(folder, _shard_batches(folder, analysis, corpus_fingerprint)) for folder in folders]
-
-
-class MergedShards:
-    """The analysed shards of an index at `path`, read as one. `InputError` if one is missing."""
-
-    def __init__(self, path: Path, count: int, analyzer: str, corpus_fingerprint: str) -> None:
-        shards = read_shards(path, count, analyzer, corpus_fingerprint)
-        if missing := [number for number, (_, batches) in enumerate(shards) if batches is None]:
-            raise shards_missing(path, missing, count)
-        self._folders = [folder for folder, _ in shards]
-        self._shards = [batches or [] for _, batches in shards]
-        self._owners = array("H")
-
-    def checked(self, units: Iterable[Unit]) -> Iterator[Unit]:
-        """The units, whose shards are noted. `InputError` if the shards are of other units."""
-        expected = [iter(StringTable(folder / UNITS)) for folder in self._folders]
-        for unit in units:
-            owner = shard_number(unit.unit_id, len(expected))
-            if next(expected[owner], None) != unit.unit_id:
-                raise of_other_units(self._folders[owner])
-            self._owners.append(owner)
-            yield unit
-        for folder, rest in zip(self._folders, expected, strict=True):
-            if next(rest, None) is not None:
-                raise of_other_units(folder)
-
-    def analysed(self, work: Path) -> Analysed:
-        """What one process would have analysed in the folder `work`, after `checked`."""
-        shards = []
-        for number, (folder, batches) in enumerate(zip(self._folders, self._shards, strict=True)):
-            names = {batch.segment: f"{number}-{batch.segment}" for batch in batches}
-            for name, linked in names.items():
-                postings_path(work, linked).symlink_to(postings_path(folder, name).absolute())
-                shutil.copy(terms_path(folder, name), terms_path(work, linked))  # which are sorted
-            shards.append([batch._replace(segment=names[batch.segment]) for batch in batches])
-        owners = np.frombuffer(self._owners, np.uint16)
-        lengths = np.empty(len(owners), np.int32)
-        lengths[np.argsort(owners, kind="stable")] = np.concatenate(
-            [batch.lengths for batches in shards for batch in batches]
-        )
-        segments = {batch.segment for batches in shards for batch in batches}
-        return Analysed(segments, partial(_in_order, work, shards, owners), lengths)
-
-    def remove(self) -> None:
-        """Delete the folders of the shards."""
-        for folder in self._folders:
-            shutil.rmtree(folder)
-
-
-def _in_order(
-    work: Path, shards: Sequence[Sequence[Batch]], owners: NDArray[np.uint16], names: Vocabulary
-) -> Iterator[DocumentPostings]:
-    """The postings of all documents, whose shards are `owners`."""
-    queues = [_Queue(read_segments(work, batches, names)) for batches in shards]
-    for first in range(0, len(owners), _DOCUMENTS):
-        own = owners[first : first + _DOCUMENTS]
-        counts = np.bincount(own, minlength=len(queues)).tolist()
-        parts = [queue.take(number) for queue, number in zip(queues, counts, strict=True)]
-        distinct, terms, values = map(np.concatenate, zip(*parts, strict=True))
-        # `order`: the place, among the documents by shard, of each document of the corpus.
-        order = np.argsort(np.argsort(own, kind="stable"))
-        begins, sizes = (np.cumsum(distinct) - distinct)[order], distinct[order]
-        places = np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
-        yield DocumentPostings(first, sizes, terms[places], values[places])
-
-
-class _Queue:
-    """The postings of the documents of a shard, taken from the front."""
-
-    def __init__(self, parts: Iterator[DocumentPostings]) -> None:
-        self._parts = parts
-        self._distinct, self._terms, self._values = (np.empty(0, np.int32) for _ in range(3))
-
-    def take(self, documents: int) -> tuple[NDArray[np.int32], ...]:
-        """Number of terms, terms and frequencies of the next documents."""
-        while len(self._distinct) < documents:
-            part = next(self._parts)
-            self._distinct = np.concatenate([self._distinct, part.distinct])
-            self._terms = np.concatenate([self._terms, part.terms])
-            self._values = np.concatenate([self._values, part.values])
-        size = int(self._distinct[:documents].sum())
-        taken = self._distinct[:documents], self._terms[:size], self._values[:size]
-        self._distinct = self._distinct[documents:]
-        self._terms, self._values = self._terms[size:], self._values[size:]
-        return taken

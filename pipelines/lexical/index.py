@@ -37,15 +37,11 @@ from soundingline.pipelines.lexical.bm25 import (
 from soundingline.pipelines.lexical.build import (
     BYTES_A_UNIT,
     LEAST_MEMORY_MB,
-    MergedShards,
-    analyse_shard,
     build_index,
-    read_shards,
 )
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
 from soundingline.pipelines.lexical.likelihood import (
     Dirichlet,
-    check_likelihood,
     collection_frequency,
 )
 from soundingline.pipelines.lexical.operators import Filter
@@ -69,7 +65,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.queries import parse_query
 
 if TYPE_CHECKING:
-    from soundingline.pipelines.index_folder import Shard
     from soundingline.pipelines.retrieve import QueryLikelihood
 
 
@@ -159,7 +154,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         memory_mb: int = 1024,
         corpus_fingerprint: str = "",
         total: int | None = None,
-        description: str = "indexing",
         keep_texts: bool = True,
     ) -> LexicalIndex:
         """Index the `contents` of `units`, in their order, and open the result.
@@ -177,7 +171,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
             memory_mb: bounds the memory of the build, apart from the text that is being analysed
                 and about 35 bytes a unit.
             corpus_fingerprint: identifies the units; `open` compares it.
-            total, description: the number of units, if known, and the title of the progress bar.
+            total: the number of units, if known.
             keep_texts: whether the index stores the texts, so that re-rankers find them.
 
         Raises:
@@ -195,7 +189,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
             memory_mb=memory_mb,
             corpus_fingerprint=corpus_fingerprint,
             total=total,
-            description=description,
             keep_texts=keep_texts,
         )
         return cls.open(path, corpus_fingerprint=corpus_fingerprint)
@@ -316,13 +309,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         """
         check_settings(k1, b, depth)
         return self._buffers.best(*self._bm25(query, k1, b), depth)
-
-    def search_likelihood(self, query: TermQuery, mu: float = 1000.0, depth: int = 1000) -> TopK:
-        """As `search`, by query likelihood with Dirichlet smoothing (see `Dirichlet`), in which a
-        document with a query term may score 0."""
-        check_likelihood(mu, depth)
-        documents, sums = self._buffers.best(*self._likelihood(query, mu), depth)
-        return documents, Dirichlet.scores(sums)
 
     def vectors(
         self, numbers: NDArray[Any], largest_share: float = 1.0
@@ -561,37 +547,17 @@ class LexicalEngine:
     def fingerprint(self) -> str:
         return fingerprint(self.name, make_analyzer(self.analyzer).fingerprint)
 
-    def build(
-        self, units: Documents, path: str | Path, *, corpus_fingerprint: str, shards: int = 1
-    ) -> None:
-        """See `LexicalIndex.build`. If `shards` is above 1, nothing is analysed: the index is made
-        of what `build_shard` has made; `InputError` for missing shards."""
+    def build(self, units: Documents, path: str | Path, *, corpus_fingerprint: str) -> None:
+        """See `LexicalIndex.build`."""
         units = as_units(units)
-        settings: dict[str, Any] = {
-            "analyzer": self.analyzer,
-            "memory_mb": self.memory_mb,
-            "corpus_fingerprint": corpus_fingerprint,
-            "total": length_hint(units) or None,
-        }
-        if shards == 1:
-            build_index(units, Path(path), **settings)
-            return
-        merged = MergedShards(Path(path), shards, self.analyzer, corpus_fingerprint)
-        build_index(merged.checked(units), Path(path), analysed=merged.analysed, **settings)
-        merged.remove()
-
-    def build_shard(
-        self, units: Documents, path: str | Path, shard: Shard, *, corpus_fingerprint: str
-    ) -> None:
-        """Analyse those of all `units` that belong to a shard, for an index at `path` that `build`
-        makes of all shards. Several processes may analyse different shards at once."""
-        settings = self.analyzer, self.memory_mb, corpus_fingerprint
-        analyse_shard(as_units(units), Path(path), shard, *settings)
-
-    def missing_shards(self, path: str | Path, count: int, corpus_fingerprint: str) -> list[int]:
-        """The numbers of the shards that `build` would lack."""
-        shards = read_shards(Path(path), count, self.analyzer, corpus_fingerprint)
-        return [number for number, (_, batches) in enumerate(shards) if batches is None]
+        build_index(
+            units,
+            Path(path),
+            analyzer=self.analyzer,
+            memory_mb=self.memory_mb,
+            corpus_fingerprint=corpus_fingerprint,
+            total=length_hint(units) or None,
+        )
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)

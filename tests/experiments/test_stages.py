@@ -280,20 +280,6 @@ def test_an_index_of_shards_is_that_of_one_process(entry, tmp_path, capsys, kind
     assert ranking["score"].tolist() == pytest.approx(whole["score"].tolist(), abs=1e-4)
 
 
-def test_a_lexical_index_of_shards_has_the_bytes_of_one_process(entry, tmp_path):
-    assert entry("index", *TINY, "paths.indexes=whole") == 0
-    assert entry("index", *TINY, "shards=4", "shard=3") == 0
-    assert entry("index", "-m", *TINY, "shards=4", "name=s") == 0
-    (index,), (whole,) = (
-        list(Path(folder, "fictional").glob("document-lexical-*"))
-        for folder in ("indexes", "whole")
-    )
-    names = sorted(path.name for path in index.iterdir())
-    assert [(whole / name).read_bytes() for name in names if name[0] != "."] == [
-        (index / name).read_bytes() for name in names if name[0] != "."
-    ]
-
-
 def test_a_missing_shard_is_told_with_the_command_that_computes_it(entry, tmp_path, capsys):
     options = learned(tmp_path, "dense")
     assert entry("index", *options, "shards=4", "shard=2") == 0

@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -186,6 +185,10 @@ BY_RANK = Fixed({"b": {"x": 1.0, "y": 2.0}})  # against its scores
             {"x": 1 + 1 / 3, "z": 1 / 3 + 1, "w": 1 / 2, "y": 1 / 2},
         ),
         (ReciprocalRankFusion(BY_RANK, Fixed({})), {"x": 1 / 61, "y": 1 / 62}),
+        (
+            ReciprocalRankFusion(FIRST, SECOND, k=0, third=BY_RANK, fourth=SAME),
+            {"x": 1 + 1 / 3 + 2, "y": 1 / 2 + 1 / 2 + 1 / 2, "z": 1 / 3 + 1, "w": 1 / 2},
+        ),
         # first: x 1, y 0.5, z 0; second: z 1, w 0.2, x 0. What a list lacks has its minimum, 0.
         (
             Interpolation(FIRST, SECOND, weight=0.25),
@@ -260,6 +263,10 @@ def test_options_nest_any_two_retrievers(option):
             "retriever.second.mu=5",
         ]
         config = compose("config", overrides=overrides)
+        if option == "fusion_rrf":
+            three = compose("config", overrides=[*overrides, "retriever@retriever.third=bm25_rm3"])
+            retrievers = [type(each).__name__ for each in instantiate(three.retriever).retrievers]
+            assert retrievers == ["BM25", "QueryLikelihood", "RM3"]
     made = instantiate(config.retriever)
     assert repr(made.first) == repr(BM25(k1=25.0, b=1.0, depth=7))
     assert repr(made.second) == repr(QueryLikelihood(mu=5))
@@ -397,28 +404,6 @@ def test_a_broken_search_leaves_no_notes_to_the_next():
     with pytest.raises(ZeroDivisionError):
         PipelineBackend(pt.apply.generic(broken)).search(SearchRequest("x"))
     assert PipelineBackend(FixedRows()).search(SearchRequest("x")).notes == {}
-
-
-@pytest.mark.parametrize("exclusive", [True, False])
-@pytest.mark.parametrize("questions", [1, 4])
-def test_an_exclusive_pipeline_serves_one_search_at_a_time(exclusive, questions):
-    inside, most, guard = 0, 0, threading.Lock()
-
-    def slow(frame):
-        nonlocal inside, most
-        with guard:
-            inside += 1
-            most = max(most, inside)
-        time.sleep(0.05)
-        with guard:
-            inside -= 1
-        return frame.assign(docno="d", score=1.0)
-
-    backend = PipelineBackend(pt.apply.generic(slow), exclusive=exclusive)
-    asked = [backend.for_question(str(number)) for number in range(questions)] * (8 // questions)
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda each: each.search(SearchRequest("x")), asked))
-    assert (most == 1) == exclusive
 
 
 def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(

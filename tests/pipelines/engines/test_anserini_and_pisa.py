@@ -4,13 +4,10 @@ PISA where it is installed, whose scores are compared with its published formula
 import math
 import os
 import pickle
-import socket
-import subprocess
 import zipfile
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -24,15 +21,12 @@ from support.needs import cases
 from soundingline.pipelines.engines import anserini
 from soundingline.pipelines.engines.anserini import (
     AnseriniEngine,
-    AnseriniRestEngine,
-    AnseriniRestIndex,
     find_jar,
     find_java,
 )
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.retrieve import BM25, QueryLikelihood
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -207,53 +201,6 @@ def test_the_first_java_new_enough_is_taken(tmp_path, monkeypatch, version):
         refused = rf"Java 17 at .*old.*Java {major} at .*other.*Java 21 or newer.*make anserini"
         with pytest.raises(InputError, match=refused):
             find_java()
-
-
-@pytest.mark.slow
-def test_the_rest_server_ranks_as_anserini_does(engine, tmp_path):
-    """Anserini's own server, as docs/lexical.md starts it."""
-    units = [*UNITS, Unit("d 5/x", "", "cats and dogs")]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    rest = AnseriniRestEngine(url=f"http://127.0.0.1:{port}", timeout_s=30)
-    replace(engine, document_vectors=False).build(units, tmp_path / "i", corpus_fingerprint="c")
-    index = rest.open(tmp_path / "i", corpus_fingerprint="c")
-    with pytest.raises(InputError, match=r"gave no answer.*io.anserini.api.RestServer --host"):
-        index.bm25().search("cats")
-    java = [str(find_java() / "bin" / "java"), "-cp", str(find_jar()), "io.anserini.api.RestServer"]
-    with subprocess.Popen(
-        [*java, "--host", "127.0.0.1", "--port", str(port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as server:
-        try:
-            assert any("listening" in line for line in server.stdout)
-            local = engine.open(tmp_path / "i")
-            queries = ["cats and dogs", "the", " ", "a dog's life & 100%", "mat"]
-            found = index.rank(queries, index.bm25(), 3)
-            expected = local.rank(["cats and dogs", "the", "the", *queries[3:]], local.bm25(), 3)
-            assert [list(one.docnos) for one in found] == [list(one.docnos) for one in expected]
-            assert [len(one.docnos) for one in found] == [3, 0, 0, 2, 1]
-            for one, other in zip(found, expected, strict=True):
-                assert list(one.scores) == pytest.approx(list(other.scores))
-            elsewhere = AnseriniRestIndex(tmp_path / "none", index.manifest, rest)
-            with pytest.raises(InputError, match=r"Anserini's server answers [45]\d\d"):
-                elsewhere.bm25().search("cats")
-        finally:
-            server.terminate()
-
-
-def test_the_rest_server_offers_only_its_own_bm25(tmp_path):
-    with pytest.raises(InputError, match=r"engine.url=None. valid: http://host:port"):
-        AnseriniRestEngine().open(tmp_path)
-    index = AnseriniRestIndex.__new__(AnseriniRestIndex)
-    for model in (BM25(k1=25.0, b=1.0), QueryLikelihood()):
-        with pytest.raises(InputError, match=r"does not offer \w+.*bm25_default"):
-            index.rank(["cats"], model, 5)
-    with pytest.raises(InputError, match="query_toks came to Anserini's server"):
-        index.rank([{"cat": 1.0}], BM25(), 5)
 
 
 # PISA.

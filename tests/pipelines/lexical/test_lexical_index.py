@@ -30,7 +30,7 @@ from lz4.frame import LZ4FrameFile
 from support.engines import real
 from support.needs import cases
 
-from soundingline.pipelines.index_folder import Shard, signed
+from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import build, forward, invert, storage, word_break
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.build import write_segments
@@ -136,71 +136,19 @@ def test_a_real_collections_index_has_the_bytes_of_a_slow_build(data_root, tmp_p
         assert_built_as(expected, index)
 
 
-def shard_of(units, path, number, count, **settings):
-    engine = LexicalEngine(**settings)
-    engine.build_shard(units, path, Shard(number, count), corpus_fingerprint="")
-
-
 @pytest.fixture(scope="module")
 def one_build(many, tmp_path_factory):
     path = tmp_path_factory.mktemp("one") / "index"
     return contents(LexicalIndex.build(many, path, memory_mb=2048, keep_texts=False).path)
 
 
-@pytest.mark.parametrize("shards", [1, 4, 16])
-def test_shards_and_small_memories_have_the_bytes_of_one_build(
-    many, one_build, tmp_path, monkeypatch, shards
-):
-    # In a small memory, up to four shards have several vocabularies. With a kilobyte for each
-    # posting, terms are inverted in several passes.
+def test_a_small_memory_gives_the_bytes_of_a_large_one(many, one_build, tmp_path, monkeypatch):
+    # With a kilobyte for each posting, terms are inverted in several passes.
     monkeypatch.setattr(invert, "_DOCUMENT_BYTES", 1024)
-    path, engine = tmp_path / "index", LexicalEngine(memory_mb=16)
-    for number in reversed(range(shards)):
-        if shards > 1:
-            shard_of(many, path, number, shards, memory_mb=16)
-    assert engine.missing_shards(path, shards, "") == ([0] if shards == 1 else [])
-    engine.build(many, path, corpus_fingerprint="", shards=shards)
+    path = tmp_path / "index"
+    LexicalEngine(memory_mb=16).build(many, path, corpus_fingerprint="")
     assert contents(path) == one_build
     assert [each.name for each in tmp_path.iterdir()] == ["index"]
-
-
-def test_shards_may_be_empty_and_units_may_have_no_terms(tmp_path):
-    units = [*UNITS, Unit("x", "", "..."), Unit("\ud800", "", "cats\ud800 cat's")]
-    for number in range(64):
-        shard_of(units, tmp_path / "index", number, 64)
-    LexicalEngine().build(units, tmp_path / "index", corpus_fingerprint="", shards=64)
-    expected = contents(LexicalIndex.build(units, tmp_path / "whole", keep_texts=False).path)
-    assert contents(tmp_path / "index") == expected
-
-
-def test_shards_that_are_missing_damaged_or_of_other_units_are_told(tmp_path, capsys):
-    units, path = [Unit(f"d{n}", "", f"line {n}") for n in range(50)], tmp_path / "i"
-    engine = LexicalEngine()
-
-    def merge(units, corpus=""):
-        engine.build(units, path, corpus_fingerprint=corpus, shards=4)
-
-    for number in (0, 1, 3):
-        shard_of(units, path, number, 4)
-    with pytest.raises(InputError, match=r"1 of 4 shards of the index .* are missing: 2"):
-        merge(units)
-    shard_of(units, path, 2, 4)
-    with pytest.raises(InputError, match="are missing: 0, 1, 2, 3"):
-        merge(units, "another")
-    for others in (units[:-1], [*units, Unit("more", "", "line")], units[::-1]):
-        with pytest.raises(InputError, match="is of other units than the corpus has"):
-            merge(others)
-    assert not path.exists()
-    damaged = Shard(1, 4).folder(path) / "lengths.bin"
-    damaged.write_bytes(damaged.read_bytes()[:-4] + b"\1\0\0\1")
-    assert engine.missing_shards(path, 4, "") == [1]
-    assert "is damaged" in " ".join(capsys.readouterr().err.split())
-    shard_of(units, path, 1, 4)
-    merge(units)
-    assert len(LexicalIndex.open(path)) == 50
-    with pytest.raises(InputError, match="have the same id 'd7'"):
-        for number in range(4):
-            shard_of([*units, Unit("d7", "", "again")], path, number, 4)
 
 
 MARKS = "aAbs'’.,:;019_ -\"#*\n\x00éא\u0301\u20e3\u202f漢カ\U0001f600\ud800"

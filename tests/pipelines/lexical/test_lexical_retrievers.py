@@ -29,7 +29,7 @@ from support.assertions import refused
 from support.engines import build, corpora, cut_length, measured, queries, real
 from support.needs import cases, needs
 
-from soundingline.pipelines import BM25
+from soundingline.pipelines import BM25, QueryLikelihood
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP, compose
 from soundingline.pipelines.engines.pisa import PisaEngine
@@ -844,6 +844,13 @@ def brute_force_likelihood(corpus, query, mu):
     return found
 
 
+def by_likelihood(index, query, mu=1000.0, depth=1000):
+    """The numbers of the documents that query likelihood ranks, and their scores."""
+    (found,) = index.rank([query], QueryLikelihood(mu=mu, depth=depth), depth)
+    places = {docno: number for number, docno in enumerate(index.docnos)}
+    return np.array([places[docno] for docno in found.docnos], int), np.array(found.scores)
+
+
 mus = st.one_of(st.sampled_from([0.5, 100.0, 1000.0, 2500.0]), st.floats(0.01, 1e5))
 
 
@@ -854,7 +861,7 @@ def test_scores_of_query_likelihood_equal_brute_force_likelihood(corpus, searche
         index = build(corpus, folder)
         for query, mu, depth in searches:
             expected = brute_force_likelihood(corpus, query, mu)
-            documents, scores = index.search_likelihood(query, mu, depth)
+            documents, scores = by_likelihood(index, query, mu, depth)
             found = dict(zip(documents.tolist(), scores.tolist(), strict=True))
             assert len(found) == len(documents) == min(depth, len(expected))
             assert list(found) == sorted(found, key=lambda number: (-found[number], number))
@@ -871,21 +878,21 @@ def test_a_part_below_zero_is_cut_and_the_document_is_still_a_hit(tmp_path):
     """t fills the collection, so that the long document holds it less often than chance."""
     corpus = [{"t": 1, "u": 600}, {"t": 500}, {"t": 1}, {"u": 3}, {"t": 1, "u": 700}]
     index = build(corpus, tmp_path)
-    documents, scores = index.search_likelihood(["t"], mu=10)
+    documents, scores = by_likelihood(index, ["t"], mu=10)
     assert documents.tolist()[2:] == [0, 4]
     assert scores[:2].min() > 0
     assert scores[2:].tolist() == [0.0, 0.0]
-    both, sums = index.search_likelihood(["t", "u"], mu=10)
-    alone, parts = index.search_likelihood(["u"], mu=10)
+    both, sums = by_likelihood(index, ["t", "u"], mu=10)
+    alone, parts = by_likelihood(index, ["u"], mu=10)
     assert sums[both == 4] == parts[alone == 4]  # t takes nothing from what u gives
 
 
 def test_bm25_and_likelihood_on_one_index_do_not_disturb_each_other(tmp_path):
     index = build([{"a": 2, "b": 1}, {"b": 3, "c": 900}, {"a": 1, "c": 1}], tmp_path)
     before = [part.tolist() for part in index.search(["a", "b", "c"])]
-    likelihood = [part.tolist() for part in index.search_likelihood(["a", "b", "c"])]
+    likelihood = [part.tolist() for part in by_likelihood(index, ["a", "b", "c"])]
     assert [part.tolist() for part in index.search(["a", "b", "c"])] == before
-    assert [part.tolist() for part in index.search_likelihood(["a", "b", "c"])] == likelihood
+    assert [part.tolist() for part in by_likelihood(index, ["a", "b", "c"])] == likelihood
 
 
 def indexed(texts, folder, analyzer="whitespace"):
