@@ -501,7 +501,8 @@ def _evidence_measures(
         if cited and wanted:
             precision[trajectory.qid] = len(cited & wanted) / len(cited)
             recall[trajectory.qid] = len(cited & wanted) / len(wanted)
-    browsed = any(call.name in _BROWSING for row in ended for call in row.calls)
+    calls = chain.from_iterable(row.calls for row in ended)
+    browsed = any(call.name in _BROWSING and not call.error for call in calls)
     on_pages = {
         qid: len(documents.intersection(listed.get(qid, ()))) / len(documents)
         for qid, documents in relevant.items()

@@ -407,6 +407,8 @@ def test_forced_answers_count_in_a_measure_of_their_own_where_the_study_has_none
 def test_a_hit_without_an_excerpt_is_listed_and_not_previewed(evaluation):
     """Pi-Serini previews every listed hit (`previewedDocids` of tool_handlers.ts at bbab25d)."""
     assert "recall_listed" not in evaluation.metrics, "no call for a further page"
+    refused = replace(WRONG, calls=(ToolCall("read_search_results", {}, "", error="blocked"),))
+    assert "recall_listed" not in evaluated(RIGHT, refused, BROKEN).metrics
     search, *others = RIGHT.calls
     listing = ToolCall("read_search_results", {"search_id": "s1"}, "...", shown=("b%p0", "m"))
     read = ToolCall("read_document", {}, "...", shown=("x",))
