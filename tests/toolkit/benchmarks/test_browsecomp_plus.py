@@ -351,7 +351,7 @@ PAGES = [
             "'''Brel''' is a town.",
         )
     ],
-    *[(0, "Super 8 (mill)", None, None, "A mill in [[Brel]].")],
+    *[(0, "Ostvik (mill)", None, None, "A mill in [[Brel]].")],
     *[(0, "Brel, old", None, None, "#REDIRECT [[Brel]]")],
     *[(14, "Towns by the sea", None, ["Towns"], "")],
 ]
@@ -367,9 +367,9 @@ def wikipedia(tmp_path):
     path = tmp_path / "pages_with_categories.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(pages), path)
     row = {
-        **{"query_id": "12", "problem": "Which mill burned?", "answer": "Super 8"},
-        "wiki_gold_titles": {"1": "Super 8 (mill)", "2": "Brel"},
-        "wiki_gold_urls": {"1": "https://en.wikipedia.org/wiki/Super_8_%28mill%29", "2": "..."},
+        **{"query_id": "12", "problem": "Which mill burned?", "answer": "Ostvik"},
+        "wiki_gold_titles": {"1": "Ostvik (mill)", "2": "Brel"},
+        "wiki_gold_urls": {"1": "https://en.wikipedia.org/wiki/Ostvik_%28mill%29", "2": "..."},
         "wiki_gold_categories": {"1": [], "2": ["1820_establishments"]},
     }
     write_jsonl(tmp_path / "wiki.jsonl", [row])
@@ -379,8 +379,8 @@ def wikipedia(tmp_path):
 
 def test_browsecomp_wikipedia_has_pages_by_title_and_their_categories(wikipedia):
     assert wikipedia.topics == [Topic("12", "Which mill burned?")]
-    assert wikipedia.answers == {"12": ["Super 8"]} and wikipedia.obfuscated
-    gold = {"12": {"Super_8_(mill)": 1, "Brel": 1}}
+    assert wikipedia.answers == {"12": ["Ostvik"]} and wikipedia.obfuscated
+    gold = {"12": {"Ostvik_(mill)": 1, "Brel": 1}}
     assert wikipedia.qrels == {"evidence": gold, "gold": gold}
     town, mill, old, category = wikipedia.documents()
     assert town.text == (
@@ -389,9 +389,9 @@ def test_browsecomp_wikipedia_has_pages_by_title_and_their_categories(wikipedia)
     assert (town.docid, town.title, town.url) == (
         *("Brel", "Brel", "https://en.wikipedia.org/wiki/Brel"),
     )
-    assert (mill.docid, mill.title) == ("Super_8_(mill)", "Super 8 (mill)")
-    # The address that the authors give for the gold page.
-    assert mill.url == "https://en.wikipedia.org/wiki/Super_8_%28mill%29"
+    assert (mill.docid, mill.title) == ("Ostvik_(mill)", "Ostvik (mill)")
+    # In the form of the addresses that the authors give for gold pages.
+    assert mill.url == "https://en.wikipedia.org/wiki/Ostvik_%28mill%29"
     assert old.docid == "Brel,_old"  # a redirect is a page too
     assert (category.docid, category.text, category.url) == ("14:Towns_by_the_sea", "Towns", "")
 
