@@ -401,10 +401,10 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
 # with the table in docs/results.md.
 SIZES = {
-    "toolkit": (88, 27_300),
-    "pipelines": (58, 18_000),
+    "toolkit": (88, 27_900),
+    "pipelines": (59, 18_000),
     "agents": (17, 4_600),
-    "experiments": (35, 11_700),
+    "experiments": (35, 11_800),
 }
 
 
