@@ -18,7 +18,7 @@ from soundingline.toolkit.search import TopK
 
 COMMON = {
     "benchmark": "browsecomp_plus",
-    "tool": "top_k",
+    "tool": "text_ranking",
     "tool.k": 5,
     "tool.max_tokens": 512,
     "tool.tokenizer": "Qwen/Qwen3-0.6B",
