@@ -34,7 +34,7 @@ from soundingline.toolkit.llm.actions import (
     read_action,
 )
 from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
-from soundingline.toolkit.llm.errors import BadReply, ModelError
+from soundingline.toolkit.llm.errors import BadReply, ModelError, UnknownModel
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
     Message,
@@ -320,8 +320,8 @@ class RecordedChat(OpenAIChat):
         licence: the licence of the model.
 
     Raises:
-        InputError: if the licence is not one of `LICENCES`, if the recordings are of another model,
-            and for a request without a recorded reply.
+        InputError: if the licence is not one of `LICENCES`, or the recordings are of another model.
+        UnknownModel: from `respond`, for a request without a recorded reply.
     """
 
     recordings: ClassVar[Path] = Path(__file__).with_name("recordings.jsonl")
@@ -362,10 +362,9 @@ class RecordedChat(OpenAIChat):
         if reply is None and self.server:
             return await super().respond(messages, tools, settings)
         if reply is None:
-            raise InputError(
+            raise UnknownModel(
                 f"no reply of {self.name} to this request is recorded: a prompt, a question or a "
-                "setting is another",
-                do="record all replies anew: make recordings GGUF=<file>",
+                "setting is another; make recordings GGUF=<file> records all replies anew"
             )
         return self.replied(self._whole(self._read(reply, messages)))
 

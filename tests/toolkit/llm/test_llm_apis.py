@@ -821,10 +821,10 @@ def test_a_recorded_reply_is_the_reply_of_the_served_model(peer, recordings):
 def test_a_request_that_is_not_recorded_names_the_command(peer, recordings):
     peer.default = Say(text="Ada.")
     recorded(peer, "Who?", served=True)
-    with pytest.raises(InputError, match="make recordings GGUF=<file>"):
+    with pytest.raises(errors.UnknownModel, match="make recordings GGUF=<file>"):
         recorded(peer, "Who is it?")
     assert len(peer.requests) == 1
-    with pytest.raises(InputError, match="no reply of m"):
+    with pytest.raises(errors.UnknownModel, match="no reply of m"):
         llm_clients.ask(client(peer, RecordedChat, licence="MIT"), [user("Who?")])
 
 
