@@ -18,7 +18,12 @@ from rich.table import Table
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
-from soundingline.toolkit.evaluation.comparison import compare, factor_labels, varied_factors
+from soundingline.toolkit.evaluation.comparison import (
+    bound_of,
+    compare,
+    factor_labels,
+    varied_factors,
+)
 from soundingline.toolkit.evaluation.evaluation import VERDICTS
 from soundingline.toolkit.evaluation.judge import LlmJudge
 from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
@@ -155,7 +160,8 @@ def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
-    return all(
+    """Whether a row has the factors of a run; none is that of a bound."""
+    return not bound_of(run.manifest.get("config") or {}) and all(
         factor_value(run, name) == str(value).replace("/", "-")
         for name, value in factors_of(row).items()
     )

@@ -21,6 +21,7 @@ from soundingline.experiments.validity import (
     threats_of_runs,
 )
 from soundingline.toolkit.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.comparison import bound_of
 from soundingline.toolkit.evaluation.threats import CHANGED_GROUPS
 from soundingline.toolkit.runs import RunFolder
 
@@ -208,8 +209,7 @@ def test_the_laptop_form_runs(experiment, capsys):
         for path in results:
             config = json.loads(path.with_name("manifest.json").read_text())["config"]
             assert config["llm"] is None
-            reader = "own" if paper == "ablation" else "simulated"
-            assert config["agent"].get("reader", reader) == reader
+            assert config["agent"].get("reader", "simulated") == "simulated"
     if len(results) > 1:
         page = (sweep / "report.html").read_text()
         figures = page.count("share of the unjudged documents</text>")
@@ -247,3 +247,15 @@ def test_the_grids_run_on_a_laptop(experiment):
     small = ("grid.k1=[0.9,2.0]", "grid.b=[0.4]", "tuning.folds=2")
     assert run_entry("tune", f"experiment={experiment}", *LAPTOP, *small) == 0
     assert list(Path("runs").glob("*-fictional/**/chosen.yaml"))
+
+
+@pytest.mark.parametrize(
+    "experiment", [ABLATION, "pi_serini/bounds", "text_ranking/bounds"], ids=["ours", "pi", "text"]
+)
+@pytest.mark.parametrize("scale", ["paper", "laptop"])
+def test_a_table_has_each_bound_once(experiment, scale):
+    chosen = ["scale=laptop"] if scale == "laptop" else []
+    found = [bound_of(plain_values(each.config)) for each in cells(experiment, *chosen)]
+    bounds = ["closed book", "retrieve-then-read", "oracle's ranking", "evidence given"]
+    assert [bound for bound in found if bound] == [*bounds, "evidence removed"]
+    assert found[0] == "" and (experiment == ABLATION) == (found.count("") > 1)
