@@ -35,7 +35,7 @@ help:  ## list the targets
 
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
-demo: $(CORE)  ## an ablation of seven cells on a generated world: one table and a report (under 3 minutes)
+demo: $(CORE)  ## an ablation of twelve cells on texts of Wikipedia: one table and a report (under 3 minutes)
 	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo hydra/launcher=processes
 
 demo-figure: demo  ## the demo's table, headline and plot in the README, from a run
