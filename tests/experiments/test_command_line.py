@@ -725,7 +725,7 @@ BEFORE_BUILDING = {
     "index shards=4 shard=4": "shard=4. valid: a whole number, 0 to 3.",
     "index shard=1": "shard=1. valid: a whole number, 0 to 0.",
     "index shards=0": "shards=0",
-    "index shards=4 engine=opensearch engine.url=http://x": "shards=4 for engine=",
+    "index shards=4": "shards=4 for retriever=bm25_default. valid: a learned retriever",
     "run shards=4": "shards=4 for soundingline run. valid: soundingline index",
 }
 LATER = {

@@ -253,6 +253,7 @@ NEEDED_TOOLS = {  # of agents that do not fit all
     "keyword": WITH_QUERIES,
     "keyword_simulated": WITH_QUERIES,
     "closed_book_simulated": WITH_QUERIES,
+    "rag_simulated": WITH_QUERIES,
     "rag": WITH_QUERIES,
     "one_shot": WITH_QUERIES,
     "one_shot_pointwise": WITH_QUERIES,

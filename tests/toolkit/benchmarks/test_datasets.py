@@ -469,7 +469,7 @@ def test_listed_questions_stay_in_the_order_of_the_benchmark(tmp_path):
     for rows, message in (("q1", "q9", "x"), "2 ids of no question, such as 'q9'"), ((), "no id"):
         with pytest.raises(InputError, match=message):
             listed_topics(TOPICS, listing(tmp_path, *rows))
-    with pytest.raises(InputError, match="pi_serini_q9, or a file of ids"):
+    with pytest.raises(InputError, match="pi_serini_q9, wikidemo_8, or a file of ids"):
         listed_topics(TOPICS, "pi_serini_q10")
 
 
