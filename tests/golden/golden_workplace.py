@@ -360,12 +360,12 @@ Mulodan Hal
 https://almanac.example/town/nether-jukusil"""
 
 _PARTS = {
-    "You turn a query that a search agent typed": rewritten,
+    "The question in the style of MS MARCO": rewritten,
     "Please write a passage": passage,
     "Give the rationale before answering": rationale,
     "You add search vocabulary": phrases,
     "You put search results in order": order,
-    "You judge how relevant a document is": points,
+    "You judge how useful a document is": points,
     "You check whether a document meets": requirement_scores,
     "Answer the question below from what you know": remembered,
     "List the documents that the request below asks for": remembered_list,
