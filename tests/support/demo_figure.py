@@ -23,6 +23,7 @@ RECORD = ROOT / "tests/data/demo.json"
 PLOT, README = ROOT / "docs/demo.svg", ROOT / "README.md"
 PART = re.compile(r"(?<=<!-- demo -->\n).*?(?=<!-- /demo -->)", re.DOTALL)
 KEPT = ("name", "factors", "counts")
+REMOVED = "remove_evidence"
 TIMED = "seconds"  # measures that differ from run to run begin so
 
 
@@ -33,7 +34,11 @@ def recorded(sweep):
         {
             **{name: getattr(run, name) for name in KEPT},
             "metrics": {n: v for n, v in run.metrics.items() if not n.startswith(TIMED)},
-            "reader": run.manifest["config"]["agent"]["reader"],
+            # What a reader and a bound are recognised by.
+            "config": {
+                **{group: run.manifest["config"][group] for group in ("agent", "retriever")},
+                "benchmark": {REMOVED: run.manifest["config"]["benchmark"][REMOVED]},
+            },
         }
         for run in runs
     ]
@@ -52,7 +57,7 @@ def shown(record):
         EvaluatedRun(
             **{name: row[name] for name in KEPT},
             metrics=row["metrics"],
-            manifest={"config": {"agent": {"reader": row["reader"]}}},
+            manifest={"config": row["config"]},
             **{name: {} for name in empty},
         )
         for row in record["runs"]
