@@ -198,7 +198,7 @@ def test_a_ranking_keeps_and_tells_what_became_of_each_query(entry, capsys):
     assert {row["qid"] for row in rows} == ranked and len(rows) == len(ranked)
     assert {row["rewritten"] for row in rows} == {QUESTION}
     assert {row["apply_to"] for row in rows} == {"both"}
-    example = "rewriter_llm.says='What is the most popular food in Switzerland?'"
+    example = "rewriter_llm.says='does legionella pneumophila cause pneumonia'"
     assert entry("rank", *TINY, *REWRITER, example, "paths.caches=null", "name=copied") == 0
     told = " ".join(capsys.readouterr().err.split())
     assert f"{len(rows)} of {len(rows)} queries were searched as they were" in told
