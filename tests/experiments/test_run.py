@@ -329,10 +329,10 @@ def test_the_estimate_has_the_bounds_of_the_prediction_interval():
 
 
 def test_queries_that_were_searched_as_typed_are_told_with_the_reasons():
-    counts = {"queries": 52, "fell_back": 30, "prose": 2, "copied": 28, "errors": 0}
+    counts = {"queries": 52, "fell_back": 30, "copied": 28, "errors": 2}
     (line,) = fallbacks({"rewriter": counts, "reranker": {"fell_back": 1}})
     assert line.startswith("30 of 52 queries were searched as they were")
-    assert line.endswith("(copied 28, prose 2)")
+    assert line.endswith("(copied 28, errors 2)")
     assert fallbacks({"rewriter": {"queries": 52, "fell_back": 0}}) == fallbacks({}) == []
 
 
@@ -340,7 +340,8 @@ def links(report):
     """The files that a report's links lead to, seen from its folder."""
     page = report.read_text(encoding="utf-8")
     addresses = re.findall(r'<a href="([^#"][^"]*)"', page)
-    return {(report.parent / unquote(html.unescape(address))).resolve() for address in addresses}
+    files = [unquote(html.unescape(address.partition("#")[0])) for address in addresses]
+    return {(report.parent / file).resolve() for file in files}
 
 
 def test_each_cell_of_a_report_links_to_its_traces(entry):

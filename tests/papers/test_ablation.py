@@ -80,7 +80,8 @@ def test_the_plan_says_which_difference_its_questions_can_find():
 
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
 def test_every_cell_changes_one_group_of_the_baseline(scale):
-    baseline, *changed = cells(ABLATION, *scale)
+    baseline, *others = cells(ABLATION, *scale)
+    changed = [each for each in others if not bound_of(plain_values(each.config))]
     assert baseline.choices["retriever"] == "bm25_crossfit"
     assert baseline.choices["unit"] == "document"
     groups = []

@@ -66,5 +66,5 @@ def test_the_oracle_is_an_upper_bound_on_a_laptop_without_a_model_of_the_hub(tmp
         found[factors["retriever"]] = dict(json.loads(path.read_text()))
     assert len(found) == len(overrides_of_cells("browsecomp_plus/baseline", *small))
     bound = found.pop("oracle")
-    assert bound["recall_surfaced"] == bound["recall_opened"] == bound["accuracy"] == 1.0
+    assert bound["accuracy"] == 1.0  # five hits do not hold all evidence documents of a question
     assert all(other["accuracy"] <= bound["accuracy"] for other in found.values())
