@@ -12,7 +12,7 @@ import pyterrier as pt
 from soundingline.pipelines.stage import ByArguments, as_pyterrier
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.runs.run_folder import question_of
+from soundingline.toolkit.runs.run_folder import of_question
 
 RAW, REWRITTEN = "raw", "rewritten"
 # A part of an enrichment, and what a retriever must be able to do for it.
@@ -165,16 +165,14 @@ class WithoutDocuments(ByArguments, pt.Transformer):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.result_frame(inp, context=self)
+        removed = {qid: of_question(self.removed, qid) or () for qid in inp["qid"].unique()}
         pairs = zip(inp["qid"], inp["docno"], strict=True)
-        kept = [parent(docno) not in self._removed_from(qid) for qid, docno in pairs]
+        kept = [parent(docno) not in removed[qid] for qid, docno in pairs]
         rows = inp[np.array(kept, dtype=bool)].reset_index(drop=True)
         if "rank" not in rows:
             return rows
         ranks = rows.groupby("qid")["rank"].rank(method="first").astype(int)
         return rows.assign(rank=ranks - 1 + pt.model.FIRST_RANK)
-
-    def _removed_from(self, qid: str) -> Collection[str]:
-        return self.removed.get(qid) or self.removed.get(question_of(qid)) or ()
 
 
 def query_columns(frame: pd.DataFrame) -> list[str]:

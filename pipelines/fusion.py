@@ -16,7 +16,7 @@ from soundingline.pipelines.retrieve import check_queries, ranked
 from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
-from soundingline.toolkit.runs.run_folder import question_of
+from soundingline.toolkit.runs.run_folder import of_question
 
 
 class Fusion(Stage):
@@ -254,7 +254,7 @@ class OracleRetriever(Stage):
         if self.collection is None or self.collection.qrels is None:
             raise not_bound(self, "call bind(collection) with a collection that has judgements")
         judged = self.collection.qrels[self.tier]
-        grades = judged.get(qid) or judged.get(question_of(qid), {})
+        grades = of_question(judged, qid) or {}
         relevant = [docid for docid, grade in grades.items() if grade > 0]
         best_units = {parent(unit): unit for unit in reversed(base.docnos)}
         evidence: list[str] = []

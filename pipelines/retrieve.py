@@ -29,7 +29,7 @@ from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier,
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.runs.run_folder import question_of
+from soundingline.toolkit.runs.run_folder import of_question
 
 Own = TypeVar("Own", bound="Retriever")
 # What a new ranking replaces. The `text` of a topic is not that of a document.
@@ -296,8 +296,7 @@ class BM25(_WithFeedback):
 
     def _parameters(self, qid: str) -> tuple[float, float]:
         """The k1 and b of a question, also of a repeat of it."""
-        known = self._of_question.get(qid) or self._of_question.get(question_of(qid))
-        return known or (self.k1, self.b)
+        return of_question(self._of_question, qid) or (self.k1, self.b)
 
     def for_question(self, qid: str) -> BM25:
         """The retriever with the parameters of a question's fold as `k1` and `b`."""

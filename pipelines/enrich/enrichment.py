@@ -47,7 +47,7 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_folder, fingerprint, write_json
 from soundingline.toolkit.queries import ParsedQuery
-from soundingline.toolkit.runs.run_folder import question_of
+from soundingline.toolkit.runs.run_folder import of_question
 
 DECISIONS = "decisions.jsonl"
 REASONS_FILE = "reasons.json"
@@ -419,7 +419,7 @@ class Enrichment(Stage):
         texts = {
             "query": query.text,
             "reasoning": last_words(query.reasoning, _REASONING_WORDS),
-            "question": questions.get(query.qid) or questions.get(question_of(query.qid), ""),
+            "question": of_question(questions, query.qid) or "",
         }
         text = texts[self.apply_to]
         self._counts.add(queries=1)

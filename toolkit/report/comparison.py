@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from soundingline.toolkit.evaluation.comparison import (
@@ -522,20 +522,22 @@ def differences_section(
         figures=_forests(data, planned),
         note=note,
         tables=[
-            _differences(data, rows, folded=f"{what} on {measure}{exploratory}")
+            table
             for measure in (first, *(name for name in tested if name != first))
-            for exploratory in (" (exploratory)" if data.primary not in ("", measure) else "",)
-            for what, rows in _by_kind(data, measure, every).items()
+            for table in _by_kind(data, measure, every)
         ],
     )
 
 
-def _by_kind(data: ReportData, measure: str, every: str) -> dict[str, list[PairedComparison]]:
-    """The comparisons of systems, as `every`, and those with bounds, without empty kinds."""
-    kinds: dict[str, list[PairedComparison]] = {every: [], "Bounds: paired differences": []}
+def _by_kind(data: ReportData, measure: str, every: str) -> Iterator[Table]:
+    """The table of the comparisons of systems, titled `every`, and that of those with bounds."""
+    systems, bounds = list[PairedComparison](), list[PairedComparison]()
     for row in data.comparisons_on(measure):
-        kinds[every if data.bounds.isdisjoint((row.a, row.b)) else [*kinds][1]].append(row)
-    return {what: rows for what, rows in kinds.items() if rows}
+        (systems if data.bounds.isdisjoint((row.a, row.b)) else bounds).append(row)
+    exploratory = " (exploratory)" if data.primary not in ("", measure) else ""
+    for what, part in ((every, systems), ("Bounds: paired differences", bounds)):
+        if part:
+            yield _differences(data, part, folded=f"{what} on {measure}{exploratory}")
 
 
 def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -89,7 +90,7 @@ class ReportData:
     def runs(self) -> list[EvaluatedRun]:
         return [style.run for style in self.styles]
 
-    @property
+    @cached_property
     def bounds(self) -> set[str]:
         """The names of the runs that measure a bound (`comparison.bound_of`)."""
         baseline = self.baseline if self.against_baseline else None

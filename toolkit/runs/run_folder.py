@@ -402,6 +402,7 @@ def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:
 
 
 _R = TypeVar("_R", Trajectory, Outcome)
+_Value = TypeVar("_Value")
 
 
 def _checked(path: Path, read: Callable[[Path], _R]) -> _R:
@@ -483,6 +484,12 @@ def question_of(name: str, repeat: int | None = None) -> str:
     """The question id of the `repeat_id` of a repeat; None for the repeat that the id names."""
     repeat = repeat_of(name) if repeat is None else repeat
     return name if repeat == 1 else name.removesuffix(f"#repeat{repeat}")
+
+
+def of_question(values: Mapping[str, _Value], name: str) -> _Value | None:
+    """The value of a question id, or of the question that a `repeat_id` repeats; None without
+    one."""
+    return values[name] if name in values else values.get(question_of(name))
 
 
 # The lock of a run. `flock` decides on one machine. The kernel frees it when its holder dies, also
