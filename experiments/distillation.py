@@ -267,7 +267,7 @@ def _asked(
         texts = "\n\n".join(
             f"{subject(one)}\n{first_sentences(one.text, _SHOWN_TOKENS)}" for one in documents
         )
-        section = spotlight("{documents}", {"documents": texts}, fingerprint(texts))
+        section = spotlight("{documents}", {"documents": texts})
         prompts.append(template.filled({"documents": section}))
     model = CachedLLM(
         name="distillation-questions",

@@ -189,16 +189,13 @@ class ChatScorer:
     def _filled(self, candidate: CandidateDocument) -> str:
         passages = "\n".join(f"[{unit.unit_id}] {unit.text}" for unit in candidate.passages)
         shown = f"{candidate.title}\n{passages or 'No passage was found.'}"
-        # The number depends on the texts, so that equal texts have equal prompts in the cache. No
-        # text can contain its own hash.
-        nonce = fingerprint(candidate.question, shown)
         numbered = [f"{n}. {row.requirement}" for n, row in enumerate(candidate.evidence, start=1)]
         return self._prompt.filled(
             {
                 "question": candidate.question,
                 "requirements": "\n".join(numbered) or "None beside the request itself.",
                 "count": str(len(numbered)),
-                "passages": spotlight("{passages}", {"passages": shown}, nonce),
+                "passages": spotlight("{passages}", {"passages": shown}),
             }
         )
 

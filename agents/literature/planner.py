@@ -14,7 +14,6 @@ from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import read_prompt
 from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, system, user
 from soundingline.toolkit.llm.prompts import json_values, spotlight
@@ -326,7 +325,6 @@ class ModelPlanner:
             error = f", {row['error']}" if row.get("error") else ""
             queries.append(f"- {row['operator']}: {text} ({row['new']} new{error})")
         table = "\n".join(_shown_document(scores, docid, self.passages) for docid in best)
-        nonce = fingerprint(table, number)
         return fill(
             self.prompt["revise"],
             {
@@ -338,7 +336,7 @@ class ModelPlanner:
                 "queries": "\n".join(queries[-2 * self.queries :]) or "(none)",
                 "shown": str(len(best)),
                 "coverage": "\n".join(_coverage(scores, best)) or "(nothing was scored)",
-                "table": spotlight("{table}", {"table": table or "(none)"}, nonce),
+                "table": spotlight("{table}", {"table": table or "(none)"}),
             },
         )
 

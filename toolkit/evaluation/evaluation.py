@@ -234,8 +234,8 @@ def stand_ins(runs: Sequence[EvaluatedRun]) -> str:
     if simulated:
         part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
         sentences.append(
-            f"Simulated reader{part}: an answer is right exactly when what it needs was shown to "
-            "the agent. No language model reads."
+            f"Simulated reader{part}: it gives an accepted answer exactly when what it needs was "
+            "shown to the agent. No language model reads."
         )
     return " ".join(sentences)
 

@@ -161,8 +161,7 @@ class LlmJudge:
         return {
             "judge": self.name,
             "model": self.model,
-            # As it is sent, except for the random number of each request.
-            "prompt": fingerprint(self._request(_SAMPLE, nonce="0" * 16)),
+            "prompt": fingerprint(self._request(_SAMPLE)),
             "reference": self.reference,
             "settings": self.settings.as_dict(),
             **({} if self.tool else {"verdict": "text"}),
@@ -191,13 +190,13 @@ class LlmJudge:
             return _wrong(case, f"{error.code}: {error}", FAILED)
         return read_verdict(case, turn) if self.tool else read_text(case, turn.text)
 
-    def _request(self, case: JudgeCase, nonce: str = "") -> str:
+    def _request(self, case: JudgeCase) -> str:
         parts = {
             "question": case.question,
             "accepted": "\n".join(case.accepted),
             "response": case.response,
         }
-        return spotlight(self.prompt, parts, nonce)
+        return spotlight(self.prompt, parts)
 
 
 class RecordedVerdicts(Judge):

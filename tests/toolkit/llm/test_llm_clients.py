@@ -5,6 +5,7 @@ nothing is done between the last byte of a reply and the file that stores it.
 """
 
 import asyncio
+import hashlib
 import itertools
 import json
 import random
@@ -700,10 +701,12 @@ def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
 
 
 def test_a_section_of_a_prompt_is_on_lines_of_its_own():
-    prompt = spotlight("Q: {question} .\n{response}", {"question": "a\nb", "response": "c"}, "17")
+    template, parts = "Q: {question} .\n{response}", {"question": "a\nb", "response": "c"}
+    prompt = spotlight(template, parts)
+    nonce = hashlib.sha256(json.dumps([template, parts]).encode()).hexdigest()[:16]
     assert prompt.partition("Q: ")[2] == (
-        "\n===== begin question 17 =====\n> a\n> b\n===== end question 17 =====\n .\n"
-        "===== begin response 17 =====\n> c\n===== end response 17 ====="
+        f"\n===== begin question {nonce} =====\n> a\n> b\n===== end question {nonce} =====\n .\n"
+        f"===== begin response {nonce} =====\n> c\n===== end response {nonce} ====="
     )
 
 
