@@ -153,8 +153,9 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 
 # Static checkers do not follow the finder of an editable install; links to the folders serve them.
 $(VENV)/types: | $(BIN)/python
-	@mkdir -p $@/soundingline
+	@mkdir -p $@/soundingline $@/hydra_plugins
 	@for folder in toolkit pipelines agents experiments conf; do ln -sfn ../../../$$folder $@/soundingline/$$folder; done
+	@ln -sfn ../../../experiments/plugins $@/hydra_plugins/soundingline
 
 $(DOCS): $(DEV)
 	@echo "Installing MkDocs"

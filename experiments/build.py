@@ -8,10 +8,10 @@ import inspect
 import json
 import typing
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.utils import _locate
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -41,9 +41,13 @@ def make(config: DictConfig) -> Any:
     try:
         return instantiate(config)
     except InstantiationException as error:
-        if isinstance(error.__cause__, InputError):
-            raise error.__cause__ from None
-        raise
+        raised = error.__cause__
+        if isinstance(raised, InputError):
+            raise raised from None
+        if raised is None:
+            raise
+        what = f"{_group(config)}: {type(raised).__name__}: {raised}"
+        raise InstantiationException(what) from raised
 
 
 def declares(option: DictConfig, name: str) -> bool:
@@ -177,16 +181,21 @@ def _located(option: DictConfig) -> Any:
         do="check its spelling; a package outside the environment needs its folder in PYTHONPATH: "
         "export PYTHONPATH=<folder>",
     )
-    if not all(str(target).split(".")):
-        raise unknown
-    try:
-        return _locate(str(target))  # `hydra.utils.get_object` logs what it raises
-    except ImportError as error:
-        cause = error.__cause__
-        missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
-        if isinstance(cause, AttributeError) or f"{target}.".startswith(f"{missing}."):
-            raise unknown from None
-        raise cause or error from None
+    found, name = None, ""
+    for part in str(target).split("."):
+        name = f"{name}.{part}".lstrip(".")
+        if found is not None and hasattr(found, part):
+            found = getattr(found, part)
+        elif part and (found is None or inspect.ismodule(found)):
+            try:
+                found = import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name and f"{target}.".startswith(f"{error.name}."):
+                    raise unknown from None
+                raise
+        else:
+            raise unknown
+    return found
 
 
 def _group(option: DictConfig) -> str:

@@ -11,6 +11,7 @@ import argparse
 import ast
 import errno
 import inspect
+import json
 import os
 import re
 import sys
@@ -25,18 +26,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import _run_hydra, create_config_search_path, get_args_parser
-from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.core.utils import configure_log, run_job
-from hydra.errors import HydraException
-from hydra.types import HydraContext, RunMode
-from hydra.version import setbase
-from omegaconf import DictConfig, OmegaConf, flag_override
+import hydra
+from hydra.errors import ConfigCompositionException, HydraException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from soundingline.experiments.config import (
@@ -45,27 +37,25 @@ from soundingline.experiments.config import (
     ROOTS,
     Settings,
     check_choices,
-    check_keys,
     expand_home,
     key_of,
+    late_overrides,
     no_such_key,
     register,
-    search_path_of,
+    unknown_key,
 )
-from soundingline.experiments.hydra_plugins import check_submission
-from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets, unknown_key
+from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
+from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
     SweepRefused,
     SweepStart,
-    cells_of,
     check_name,
     end_sweep,
     is_first,
     optimized_value,
     recorded_cell,
-    varied_options,
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
@@ -132,7 +122,6 @@ DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
 REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
 _CONFIG_DIR = ("--config-dir", "-cd")
-_FIXED = ("config_name", "config_path", "experimental_rerun")  # flags of Hydra that cannot work
 _SENTENCE_END = re.compile(r"(?<=[.:])\n|(?<=\.) (?=[A-Z])")
 _DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
@@ -276,17 +265,41 @@ class CommandParser(argparse.ArgumentParser):
                 do=did_you_mean(name, COMMANDS),
             )
         self._name, self._swept = name, name in SWEPT
-        parents = [get_args_parser()] if self._swept else []
-        super().__init__(
-            f"soundingline {name}", add_help=False, allow_abbrev=False, parents=parents
-        )
+        super().__init__(f"soundingline {name}", add_help=False, allow_abbrev=False)
         self._path: inspect.Parameter | None = None
         self._switches: set[str] = set()
         self._records: dict[str, Any] = {}  # arguments whose fields are flags
         self.own_flags: list[str] = []
         # Help and a wrong flag of a swept command need not wait until its module is imported.
-        if not self._swept:
+        if self._swept:
+            self._add_hydra_flags()
+        else:
             self._add_arguments(_task(name))
+
+    def _add_hydra_flags(self) -> None:
+        """Add the flags of Hydra, without those that name another configuration than ours."""
+        self.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+        do = self.add_mutually_exclusive_group()
+        do.add_argument("--multirun", "-m", action="store_true", help="sweep over cells")
+        do.add_argument("--run", "-r", action="store_true", help="run one job, as by default")
+        parts, about = ["job", "hydra", "all"], "print the configuration; do nothing"
+        do.add_argument("--cfg", "-c", choices=parts, help=about)
+        parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+        about = "print what Hydra knows"
+        do.add_argument("--info", "-i", nargs="?", const="all", choices=parts, help=about)
+        about = "print a script that completes words: -sc install=bash"
+        do.add_argument("--shell-completion", "-sc", action="store_true", help=about)
+        do.add_argument("--hydra-help", action="store_true", help="list Hydra's flags")
+        self.add_argument("--resolve", action="store_true", help="with --cfg: print values")
+        self.add_argument("--package", "-p", help="with --cfg: the part to print")
+        self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
+        self._hydra_flags = [each.dest for each in self._actions if each.option_strings]
+
+    def hydra_flags(self, flags: argparse.Namespace) -> list[str]:
+        """The flags of Hydra that were given, as words."""
+        given = {name: getattr(flags, name) for name in self._hydra_flags}
+        spelled = {f"--{name.replace('_', '-')}": value for name, value in given.items() if value}
+        return [flag if value is True else f"{flag}={value}" for flag, value in spelled.items()]
 
     def _add_arguments(self, task: Callable[..., Any]) -> None:
         """Add the path and the flags that the function of a command takes."""
@@ -363,8 +376,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def flags(self) -> list[str]:
         """Every flag, in its long form."""
-        actions = (action for action in self._actions if action.dest not in _FIXED)
-        longest = (max(action.option_strings, key=len, default="") for action in actions)
+        longest = (max(action.option_strings, key=len, default="") for action in self._actions)
         return list(dict.fromkeys([*filter(None, longest), "--help"]))
 
     @property
@@ -576,74 +588,69 @@ def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser)
     return code if isinstance(code, int) else 0
 
 
-def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
-    """Run a command with the configuration that Hydra composes, or sweep over cells.
+class _Job:
+    """What Hydra runs with the configuration of a command, or of each cell of its sweep.
 
-    Returns the exit code.
+    Launchers run a copy of it in other processes, so that `refused`, the reasons of bad input, has
+    those of this process alone.
     """
-    refused: list[str] = []
 
-    def one_job(config: DictConfig) -> float | None:
+    def __init__(self, name: str, prog: str) -> None:
+        self.name, self.prog = name, prog
+        self.refused: list[str] = []
+
+    def __call__(self, config: DictConfig) -> float | None:
         register()  # again, because a launcher may run this in a process of its own
         settings = Settings.of_job(config)
         try:
             with recorded_cell(settings) if settings.multirun else nullcontext():
                 try:
-                    # Those of a sweep may come from a file of options.
-                    refuse_secrets(settings.overrides)
-                    if name not in SHARDED and settings.config.shards != 1:
-                        raise InputError(
-                            f"shards={settings.config.shards} for {parser.prog}",
-                            valid="soundingline index and soundingline enrich",
-                            do="leave it out: this command reads what those have made of all "
-                            "shards",
-                        )
-                    ran = _task(name)(settings)
-                    return None if ran is None else optimized_value(ran, settings.config, name)
+                    self._check(settings)
+                    ran = _task(self.name)(settings)
+                    return None if ran is None else optimized_value(ran, settings.config, self.name)
                 except BAD_INPUTS as error:
-                    refuse(settings, error)
+                    self._refuse(settings, error)
         except OSError as error:  # the status of the cell could not be written
-            refuse(settings, error)
+            self._refuse(settings, error)
         return None
 
-    def refuse(settings: Settings, error: Exception) -> None:
+    def _check(self, settings: Settings) -> None:
+        # Those of a sweep may come from a file of options.
+        refuse_secrets(settings.overrides)
+        if self.name not in SHARDED and settings.config.shards != 1:
+            raise InputError(
+                f"shards={settings.config.shards} for {self.prog}",
+                valid="soundingline index and soundingline enrich",
+                do="leave it out: this command reads what those have made of all shards",
+            )
+
+    def _refuse(self, settings: Settings, error: Exception) -> None:
         if not is_bad_input(error):
             raise error
-        refused.append(one_line(error))
-        if is_first(settings, fault_of(error) or refused[-1]):
-            notify(refused[-1])
+        self.refused.append(one_line(error))
+        if is_first(settings, fault_of(error) or self.refused[-1]):
+            notify(self.refused[-1])
         if settings.multirun:
-            failed = CellFailed(refused[-1])
+            failed = CellFailed(self.refused[-1])
             failed.fault = fault_of(error)
             raise failed from None
 
-    SweepStart.folder = None
-    unfinished: list[CellStatus] = []
-    interrupted = False
+
+def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
+    """Run a command with the configuration that Hydra composes, or sweep over cells.
+
+    Returns the exit code.
+    """
     check_choices(flags.overrides)
     check_name(flags.overrides)
+    _check_hydra_flags(flags)
+    job = _Job(name, parser.prog)
+    SweepStart.command, SweepStart.folder = name, None
+    unfinished: list[CellStatus] = []
+    interrupted = False
     try:
         try:
-            hydra, config = _composed(flags, parser)
-            if config is None:
-                return 0
-            callbacks = Callbacks(config)
-            context = HydraContext(config_loader=hydra.config_loader, callbacks=callbacks)
-            if config.hydra.mode == RunMode.MULTIRUN:
-                callbacks.on_multirun_start(config=config, config_name=ROOT_CONFIG)
-                sweeper = Plugins.instance().instantiate_sweeper(
-                    config=config, hydra_context=context, task_function=one_job
-                )
-                swept: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-                _announce(name, config, cells_of(config, swept))
-                sweeper.sweep(arguments=swept)
-                callbacks.on_multirun_end(config=config, config_name=ROOT_CONFIG)
-            else:
-                callbacks.on_run_start(config=config, config_name=ROOT_CONFIG)
-                _announce(name, config, [flags.overrides])
-                ended = run_job(one_job, config, "hydra.run.dir", None, context)
-                callbacks.on_run_end(config=config, config_name=ROOT_CONFIG, job_return=ended)
-                _ = ended.return_value  # raises what the job raised
+            _through_hydra(job, flags, parser.hydra_flags(flags))
         except SweepRefused as refusal:
             raise refusal.error from None
         except KeyboardInterrupt:
@@ -655,7 +662,6 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
                 check_submission(error)
             raise
         finally:
-            GlobalHydra.instance().clear()
             os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
             if SweepStart.folder:
                 from soundingline.experiments.run_context import end_servers
@@ -670,93 +676,38 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
         if not unfinished:
             raise
         return DEFECT  # its traceback was printed with the cells that did not finish
-    return exit_code(unfinished) if refused or unfinished else 0
+    return exit_code(unfinished) if job.refused or unfinished else 0
 
 
-def _announce(name: str, config: DictConfig, cells: Sequence[Sequence[str]]) -> None:
-    """Print the threats to the validity of what `soundingline run` is about to start."""
-    if name == "run" and cells:
-        # Imported here, because other commands need not wait for it.
-        from soundingline.experiments.validity import announce
-
-        announce(cells, list(search_path_of(config.hydra)))
-
-
-def _composed(flags: argparse.Namespace, parser: CommandParser) -> tuple[Any, Any]:
-    """Hydra, and the configuration that it composes once; `hydra.main` composes a second time to
-    learn the mode (`-m`, or the option `hydra.mode`). No configuration if Hydra's flags say to
-    print something instead."""
-    # Hydra swallows tracebacks and exits with 1 unless this is set; we sort the errors ourselves.
+def _through_hydra(job: _Job, flags: argparse.Namespace, hydra_flags: Sequence[str]) -> None:
+    """Have Hydra compose the configuration and run the job or the sweep, or print what its flags
+    ask for. Overrides that the start of a sweep cannot be composed with go to its cells."""
+    # Hydra prints errors and exits with 1 unless this is set.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    setbase("1.3")
     register()
-    _check_hydra_flags(flags)
-    if flags.cfg or flags.info or flags.hydra_help or flags.shell_completion:
-        _run_hydra(flags, parser, print, config_path=str(CONF), config_name=ROOT_CONFIG)
-        return None, None
-    search_path = create_config_search_path(str(CONF))
-    if flags.config_dir:
-        if not Path(flags.config_dir).is_dir():
-            raise InputError(f"--config-dir: there is no folder {flags.config_dir}")
-        where = f"file://{Path(flags.config_dir).resolve()}"
-        search_path.prepend("command-line", where, SearchPathQuery(provider="schema"))
-    GlobalHydra.instance().clear()
-    hydra: Any = Hydra.create_main_hydra2(parser.prog.split()[-1], search_path)
-    overrides = [*flags.overrides, *(["hydra.mode=MULTIRUN"] if flags.multirun else [])]
-    config = _compose(hydra, overrides)
-    check_keys(config)
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    hydra.config_loader.validate_sweep_overrides_legal(parsed, config.hydra.mode, from_shell=True)
-    configure_log(config.hydra.hydra_logging, config.hydra.verbose)
-    return hydra, config
-
-
-def _compose(hydra: Any, overrides: Sequence[str]) -> Any:
-    """The configuration of a start. An argument of an option that the sweep varies, such as
-    `benchmark.limit` of `benchmark=vaswani,cacm`, is left to the cells where the default of that
-    option does not have it."""
-    applied, deferred, refusal = list(overrides), set[str](), None
-    while True:
-        try:
-            config = hydra.compose_config(
-                ROOT_CONFIG, applied, RunMode.MULTIRUN, validate_sweep_overrides=False
-            )
-            break
-        except HydraException as error:
-            refusal = refusal or error
-            unknown = [word for word in applied if key_of(word) == unknown_key(error)]
-            if not unknown:
-                raise refusal from None
-            deferred.update(unknown)
-            applied = [word for word in applied if word not in deferred]
-    config.hydra.mode = config.hydra.mode or RunMode.RUN
-    if refusal:
-        of_task = {*config.hydra.overrides.task, *deferred}
-        words = [word for word in overrides if word in of_task]
-        varied = varied_options(config, words) if config.hydra.mode == RunMode.MULTIRUN else ()
-        prefixes = tuple(f"{name}." for name in varied)
-        if not all(key_of(word).startswith(prefixes) for word in deferred):
-            raise refusal
-        with flag_override(config, ["readonly", "struct"], [False, False]):
-            config.hydra.overrides.task = words
-    return config
+    application = hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(
+        job
+    )
+    before, words = sys.argv, list(flags.overrides)
+    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    try:
+        sys.argv = [before[0], *words, *hydra_flags]
+        application()
+    except ConfigCompositionException as error:
+        if SweepStart.folder or not unknown_key(error):
+            raise
+        late = late_overrides(words, error, search)
+        start = [word for word in words if word not in late]
+        sys.argv = [before[0], *start, f"hydra.sweeper.late={json.dumps(late)}", *hydra_flags]
+        application()
+    finally:
+        sys.argv = before
 
 
 def _check_hydra_flags(flags: argparse.Namespace) -> None:
-    """`InputError` for flags that exclude each other, which Hydra reports with a traceback."""
-    commands = ("run", "multirun", "cfg", "info", "shell_completion")
-    names = [name for name in commands if getattr(flags, name)]
-    if len(names) > 1:
-        both = " and ".join(f"--{name.replace('_', '-')}" for name in names)
-        raise InputError(f"{both} exclude each other", valid="one of them")
-    for name in _FIXED:
-        if getattr(flags, name) is not None:
-            raise InputError(
-                f"--{name.replace('_', '-')} is not supported: every command composes the "
-                "configuration of Soundingline",
-                do="add options and experiments of your own with --config-dir FOLDER, and choose "
-                "one with experiment=NAME",
-            )
+    """`InputError` for what Hydra reports with a traceback or by its own names."""
+    if flags.config_dir and not Path(flags.config_dir).is_dir():
+        raise InputError(f"--config-dir: there is no folder {flags.config_dir}")
     if flags.resolve and not flags.cfg:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 

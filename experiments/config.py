@@ -20,13 +20,14 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, Sweep
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
 from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.hydra_plugins import Cells, override_parser, register_plugins
+from soundingline.experiments.cells import Cells, override_parser, varied_options
 from soundingline.toolkit.errors import InputError, did_you_mean, is_number, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -148,7 +149,7 @@ def overrides_of_cells(
 ) -> list[list[str]]:
     """What each cell of the sweep that a command line starts adds to the command line.
 
-    The cells are those of our sweeper (`experiments/hydra_plugins.py`), so that an override of a
+    The cells are those of our sweeper (`soundingline.experiments.cells`), so that an override of a
     swept key replaces its values. Overrides of one value are in every cell, and are left out. With
     another sweeper, which chooses cells as it goes, one cell stands for all.
     """
@@ -157,11 +158,47 @@ def overrides_of_cells(
     single = [item for item in given if not item.is_sweep_override()]
     with composing() as loader:
         chosen = [*_search(search_path), *(item.input_line for item in single)]
-        config = compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True)
-        cells = Cells.of(config)
+        cells = Cells.of(compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True))
         named = cells.named(loader, overrides) if cells else [[]]
     shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
     return [[word for word in words if word not in shared] for words in named]
+
+
+def late_overrides(
+    overrides: Sequence[str], refusal: HydraException, search_path: Sequence[str] = ()
+) -> list[str]:
+    """The overrides that the start of a sweep cannot be composed with, and its cells can: arguments
+    of an option that the sweep varies, such as `benchmark.limit` of `benchmark=vaswani,cacm`, which
+    the default of that option does not have. Raises `refusal` if that is not what it is about."""
+    given = override_parser().parse_overrides(list(overrides))
+    words = [item.input_line for item in given if not item.is_sweep_override()]
+    late: list[str] = []
+    with composing() as loader:
+        while True:
+            composed = [*_search(search_path), *(word for word in words if word not in late)]
+            try:
+                config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
+                break
+            except HydraException as error:
+                key = unknown_key(error)
+                more = [word for word in composed if key and key_of(word) == key]
+                if not more:
+                    raise refusal from refusal.__cause__
+                late += more
+        cells = Cells.of(config)
+        varied = varied_options(cells.named(loader, overrides)) if cells else []
+    arguments = tuple(f"{name}." for name in varied)
+    if not late or not all(key_of(word).startswith(arguments) for word in late):
+        raise refusal
+    return late
+
+
+def unknown_key(error: BaseException) -> str:
+    """The key that a composed configuration does not have, of an error that says so; else empty."""
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if not isinstance(cause, (ConfigAttributeError, ConfigKeyError)):
+        return ""
+    return str(cause.full_key or cause.key)
 
 
 CHOSEN = "chosen.yaml"
@@ -261,7 +298,10 @@ def register() -> None:
         # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
         OmegaConf.set_struct(root.baseline, False)
         ConfigStore.instance().store(name="root_schema", node=root)
-    register_plugins()
+    from hydra_plugins.soundingline import ChangeSweeper, RayLauncher  # which need `Cells`
+
+    for plugin in (ChangeSweeper, RayLauncher):
+        Plugins.instance().register(plugin)
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
     OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
@@ -339,13 +379,13 @@ class Settings:
             config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
             check_keys(config)
             unresolved = _unresolved(config)
-            hydra: Any = HydraConfig.instance()
-            before = hydra.cfg
-            hydra.cfg = config  # `${hydra:...}` reads it; `set_config` copies it, which takes long
+            of_job: Any = HydraConfig.instance()
+            before = of_job.cfg
+            of_job.set_config(config)  # `${hydra:...}` reads it
             try:
                 values = {key: _resolved(config, key) for key in config if key != "hydra"}
             finally:
-                hydra.cfg = before
+                of_job.cfg = before
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
         task, folders = tuple(_given(config.hydra)), tuple(search_path_of(config.hydra))
@@ -625,7 +665,9 @@ def _search(paths: Sequence[str]) -> list[str]:
 
 
 def _unresolved(config: DictConfig) -> dict[str, Any]:
-    return plain_values(config._get_node("benchmark"), resolve=False)
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    benchmark = values["benchmark"]
+    return benchmark if isinstance(benchmark, dict) else {}
 
 
 def _resolved(config: DictConfig, key: Any) -> Any:

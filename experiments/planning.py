@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
+from soundingline.experiments.cells import Cells
 from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
@@ -26,7 +27,6 @@ from soundingline.experiments.config import (
     key_of,
     merged,
 )
-from soundingline.experiments.hydra_plugins import Cells
 from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs

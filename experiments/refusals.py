@@ -12,12 +12,11 @@ from typing import Any
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 from hydra.errors import (
     HydraException,
-    InstantiationException,
     MissingConfigException,
     OverrideParseException,
 )
 from omegaconf import DictConfig
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from soundingline.experiments.config import (
     ROOTS,
@@ -26,6 +25,7 @@ from soundingline.experiments.config import (
     missing_option,
     no_such_key,
     override_parser,
+    unknown_key,
 )
 from soundingline.toolkit.console import users_frame
 from soundingline.toolkit.errors import InputError, did_you_mean
@@ -111,16 +111,11 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError):
         do = "free or change the disk, or name another folder, then run the same command"
         return str(InputError(f"{error.strerror or error}: {error.filename or 'no file'}", do=do))
+    text = " ".join(str(error).split())
     raised = error.__cause__
-    if isinstance(error, InstantiationException) and raised:
-        # `Error in call to target ...`, around what the constructor of a class raised.
-        group = re.search(r"full_key: (\S+)", str(error))
-        text = f"{group[1] if group else 'an option'}: {type(raised).__name__}: {raised}"
-    else:
-        text = " ".join(str(error).split())
-    override = text.removeprefix("Error merging override ")
-    if override != text and (kind := _type_of(key_of(override))):
-        return str(InputError(override, valid=f"a value of type {kind}"))
+    if isinstance(raised, ValidationError) and (kind := _type_of(raised.full_key or "")):
+        value = "null" if raised.value is None else raised.value
+        return str(InputError(f"{raised.full_key}={value}", valid=f"a value of type {kind}"))
     if key := unknown_key(error):
         return _with_valid_keys(error, key)
     if isinstance(error, MissingMandatoryValue):
@@ -145,12 +140,6 @@ def _unreadable(error: OverrideParseException) -> str:
             "'KEY=\"VALUE\"'",
         )
     )
-
-
-def unknown_key(error: BaseException) -> str:
-    """The key that no composed configuration has, of an error that says so; else empty."""
-    match = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", str(error))
-    return (match[1] or match[2]) if match else ""
 
 
 def fault_of(error: BaseException) -> str:

@@ -24,8 +24,9 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.config import Settings, key_of, value_of
-from soundingline.experiments.hydra_plugins import Cells, slurm_watcher, wait_for_slurm
+from soundingline.experiments.cells import Cells
+from soundingline.experiments.config import Settings, check_keys, key_of, search_path_of, value_of
+from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
@@ -74,17 +75,18 @@ class SweepRefused(BaseException):
     """Ends a sweep before its first cell. Hydra turns every `Exception` of a callback into a
     warning, and goes on."""
 
-    def __init__(self, error: InputError) -> None:
+    def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
 
 
 class SweepStart(Callback):
     """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
-    where it stands and how many cells it has, and masks the secrets of the configuration that Hydra
-    is about to write to `multirun.yaml` there. Each cell composes its own from the files of
-    options."""
+    where it stands and how many cells it has, masks the secrets of the configuration that Hydra is
+    about to write to `multirun.yaml` there, and prints the threats to the validity of `soundingline
+    run`. Each cell composes its own configuration from the files of options."""
 
+    command: ClassVar[str] = ""
     folder: Path | None = None
     start: ClassVar[str] = ""  # names this start, and the folder of its statuses
     lock: ClassVar[int | None] = None  # held while this process lives
@@ -94,19 +96,25 @@ class SweepStart(Callback):
     logger: ClassVar[Any] = None  # the option of that group
     baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        with _refusing():
+            _announce(config, [words])
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if config.name is None:
-            overrides: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-            with flag_override(config, ["readonly", "struct"], [False, False]):
-                config.name = sweep_name(overrides)
-                config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
-        mask(config)
-        folder = Path(config.hydra.sweep.dir)
-        try:
+        words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+        with _refusing():
+            check_keys(config)
+            if config.name is None:
+                with flag_override(config, ["readonly", "struct"], [False, False]):
+                    config.name = sweep_name([*words, *(config.hydra.sweeper.get("late") or ())])
+                    config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
+            mask(config)
+            folder = Path(config.hydra.sweep.dir)
             check_kind(folder, SWEEP_CELLS)
-            SweepStart.cells = _count_cells(config)
-        except InputError as error:
-            raise SweepRefused(error) from None
+            cells = _cells_of(config, words)
+            SweepStart.cells = len(set(map(tuple, cells)))
+            _announce(config, cells)
         SweepStart.folder = folder
         launcher = config.hydra.launcher._target_
         SweepStart.submits_jobs = "submitit" in launcher
@@ -154,7 +162,25 @@ def _claim_statuses(cells: Path) -> int:
     return handle
 
 
-def cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """A block of a callback whose errors end the command, instead of becoming warnings of Hydra."""
+    try:
+        yield
+    except Exception as error:
+        raise SweepRefused(error) from None
+
+
+def _announce(config: DictConfig, cells: Sequence[Sequence[str]]) -> None:
+    """Print the threats to the validity of what `soundingline run` is about to start."""
+    if SweepStart.command == "run" and cells:
+        # Imported here, because other commands need not wait for it.
+        from soundingline.experiments.validity import announce
+
+        announce(cells, list(search_path_of(config.hydra)))
+
+
+def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
     """The overrides of each cell that our sweeper makes of these words of a command line; none for
     other sweepers, and for overrides that Hydra will refuse."""
     try:
@@ -162,20 +188,6 @@ def cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
         return cells.named(GlobalHydra.instance().config_loader(), words) if cells else []
     except HydraException:
         return []
-
-
-def _count_cells(config: DictConfig) -> int:
-    """How many different cells our sweeper is about to make."""
-    task: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
-    return len(set(map(tuple, cells_of(config, task))))
-
-
-def varied_options(config: DictConfig, words: Sequence[str]) -> list[str]:
-    """The keys that not all cells of a command line with these `words` have with one value."""
-    cells = cells_of(config, words)
-    counts = Counter(word for cell in cells for word in {*cell})
-    varied = {key_of(word) for word, count in counts.items() if count < len(cells)}
-    return sorted(key.rpartition("@")[2] for key in varied)
 
 
 def sweep_name(overrides: Sequence[str]) -> str:
@@ -209,7 +221,7 @@ def mask(config: DictConfig) -> None:
 def _replace(node: Any, raw: Any, safe: Any) -> None:
     for key in raw if isinstance(raw, dict) else range(len(raw)):
         if isinstance(raw[key], (dict, list)):
-            _replace(node._get_node(key), raw[key], safe[key])
+            _replace(node[key], raw[key], safe[key])
         elif raw[key] != safe[key]:
             with flag_override(node, ["readonly", "struct"], [False, False]):
                 node[key] = safe[key]

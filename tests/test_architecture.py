@@ -323,7 +323,10 @@ def test_every_package_is_installed():
         for package in (*PACKAGES, "conf")
         for path in (ROOT / package).rglob("__init__.py")
     }
-    assert set(settings["setuptools"]["packages"]) == packages
+    plugins = {"soundingline.experiments.plugins"}  # under the name that Hydra demands
+    assert set(settings["setuptools"]["packages"]) == packages - plugins | {
+        "hydra_plugins.soundingline"
+    }
 
 
 def test_a_real_collection_loads_no_generator():
@@ -404,7 +407,7 @@ SIZES = {
     "toolkit": (88, 27_900),
     "pipelines": (59, 18_000),
     "agents": (17, 4_600),
-    "experiments": (35, 11_800),
+    "experiments": (37, 11_800),
 }
 
 

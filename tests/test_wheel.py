@@ -85,14 +85,17 @@ def contents(wheel):
         return {name: files.read(name) for name in files.namelist()}
 
 
-def test_the_wheel_holds_one_top_level_package(built):
+def test_the_wheel_holds_one_package_and_a_plugin_of_hydra(built):
     names = contents(built["wheel"])
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"soundingline"}
+    assert tops == {"soundingline", "hydra_plugins"}
+    assert "hydra_plugins/soundingline/__init__.py" in names
+    assert "hydra_plugins/__init__.py" not in names  # a namespace that all plugins share
     assert "soundingline/conf/config.yaml" in names
     assert "soundingline/__init__.py" not in names
     tracked = ["git", "ls-files", "-z", *FOLDERS]
     files = subprocess.run(tracked, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    files = files.replace("experiments/plugins/__init__.py\0", "")
     assert {f"soundingline/{file}" for file in files.split("\0") if file} <= set(names)
 
 

@@ -24,8 +24,8 @@ from support.benchmarks import TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
-from soundingline.experiments import hydra_plugins
-from soundingline.experiments.hydra_plugins import Cells
+from soundingline.experiments import slurm
+from soundingline.experiments.cells import Cells
 from soundingline.experiments.sweep import (
     CELLS,
     DONE,
@@ -331,7 +331,7 @@ def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch,
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))  # which has no sacct
     monkeypatch.setattr(SlurmJob, "watcher", SlurmJob.watcher)
-    watcher = hydra_plugins.slurm_watcher.__wrapped__()
+    watcher = slurm.slurm_watcher.__wrapped__()
     job = SlurmJob(tmp_path / "%j", "7_0")
     for listed, state, done in (
         ("7_0|PENDING\n8|RUNNING\n", "PENDING", False),
@@ -348,14 +348,14 @@ def test_states_of_slurm_jobs_are_read_without_accounting(tmp_path, monkeypatch,
         assert watcher.get_state("7_0", mode="cache") == state
     # What the controller has forgotten has ended.
     (tmp_path / "jobs").write_text("8|RUNNING\n9|COMPLETED\n")
-    waited = threading.Thread(target=hydra_plugins.wait_for_slurm, args=(["8", "9", "10"],))
-    monkeypatch.setattr(hydra_plugins, "slurm_watcher", lambda: watcher)
+    waited = threading.Thread(target=slurm.wait_for_slurm, args=(["8", "9", "10"],))
+    monkeypatch.setattr(slurm, "slurm_watcher", lambda: watcher)
     waited.start()
     time.sleep(0.5)
     assert waited.is_alive()
     (tmp_path / "jobs").write_text("8|TIMEOUT\n")
     waited.join(30)
-    assert not waited.is_alive() and watcher.get_state("10") == hydra_plugins.FORGOTTEN
+    assert not waited.is_alive() and watcher.get_state("10") == slurm.FORGOTTEN
     asked = set((tmp_path / "asked").read_text().splitlines())
     assert asked == {f"--noheader --array --states=all --format=%i|%T --user={os.getuid()}"}
     # Nothing warns of sacct, nor of the controller.
