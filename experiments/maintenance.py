@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from rich.table import Table
@@ -44,7 +44,6 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
-from soundingline.toolkit.llm.local_servers import VllmServer
 from soundingline.toolkit.llm.server import is_healthy
 from soundingline.toolkit.tokens import load_tokenizer
 
@@ -147,13 +146,13 @@ def serve_model(settings: Settings) -> None:
     variable `llm.key_env`. Runs with the same options wait for the file and ask this server.
     """
     config = settings.config.llm
-    address = str(config.get("base_url") or "") if config else ""
-    if not address.startswith(ADDRESS_FILE) or not config.get("server"):
+    llm: LanguageModel | None = make(config) if config else None
+    address = str(llm.base_url or "") if llm else ""
+    if llm is None or llm.server is None or not address.startswith(ADDRESS_FILE):
         raise InputError(
             "no local language model, or no file for its address, is chosen",
             do="add placement=shared_server llm=vllm/qwen3_8b, or another local model",
         )
-    llm: LanguageModel = make(config)
     if llm.key_env is None:
         raise InputError(
             "a server that other machines reach has no key",
@@ -161,7 +160,7 @@ def serve_model(settings: Settings) -> None:
         )
     path = Path(address.removeprefix(ADDRESS_FILE))
     path.parent.mkdir(parents=True, exist_ok=True)
-    server = replace(cast("VllmServer", llm.server), host="0.0.0.0")
+    server = replace(llm.server, host="0.0.0.0")
     # Slurm ends a job with this signal, and the server ends with the block.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with replace(llm, base_url=None, server=server).running(path.with_suffix(".log")) as model:

@@ -26,7 +26,7 @@ from soundingline.toolkit.evaluation.funnel import needed_texts
 from soundingline.toolkit.evaluation.retrieval import Texts
 from soundingline.toolkit.llm.blocking import interruptible
 from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.errors import ModelError
+from soundingline.toolkit.llm.errors import ERRORS
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.llm.prices import estimate
@@ -245,8 +245,7 @@ def resources(
 
 def stops_run(reason: str) -> bool:
     """Whether every further question would end for the same reason."""
-    faults = {kind.code for kind in ModelError.__subclasses__() if kind.stops_run}
-    return reason == RUN_OUT_OF_MONEY or reason in faults
+    return reason == RUN_OUT_OF_MONEY or (reason in ERRORS and ERRORS[reason].stops_run)
 
 
 class Rollout(NamedTuple):

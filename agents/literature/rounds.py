@@ -40,7 +40,7 @@ from soundingline.agents.literature.planner import (
 )
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
+from soundingline.toolkit.llm.errors import ERRORS, BadRequest, LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
 from soundingline.toolkit.search.literature import MOST_DOCIDS
 from soundingline.toolkit.search.scoring import ScoresPage
@@ -52,7 +52,7 @@ Task = Callable[[], Sequence[ToolResult]]
 TIMED_OUT = "timed_out"
 _SPARE_THREADS = 8
 _LONGEST_ARGUMENT = 9000  # characters; the tools take 10,000
-_RETRYABLE = {kind.code: kind for kind in ModelError.__subclasses__() if kind.retryable}
+_RETRYABLE = {code: kind for code, kind in ERRORS.items() if kind.retryable}
 _RANKING_DEPTH = 100
 
 

@@ -189,6 +189,10 @@ class LanguageModel(ABC):
     """The path of requests at the address."""
     models_path: ClassVar[str] = "/models"
     default_url: ClassVar[str]
+    reports_replies: ClassVar[bool] = True
+    """Whether `respond` returns the turn that it has reported (`replied`). A subclass that changes
+    the turn afterwards says no, and its ledger and caches take what it returns."""
+
     gives_logprobs: ClassVar[bool] = True
     """Whether the API has log-probabilities. A server may still return none."""
     continues_text: ClassVar[bool] = False

@@ -162,6 +162,27 @@ class BadReply(ModelError):
     retryable = True
 
 
+_ERRORS: tuple[type[ModelError], ...] = (
+    ContextOverflow,
+    Refused,
+    Truncated,
+    BadRequest,
+    AuthenticationFailed,
+    UnknownModel,
+    Unreachable,
+    OutOfQuota,
+    OutOfMoney,
+    LedgerFailed,
+    RateLimited,
+    ServerFailed,
+    ServerTimeout,
+    ServerGone,
+    BadReply,
+)
+ERRORS: Mapping[str, type[ModelError]] = {kind.code: kind for kind in _ERRORS}
+"""The errors by their codes."""
+
+
 # What a server's reply says. Codes come first, because they are stable; words are for the servers
 # that have none. `tests/data/error_replies.yaml` holds replies of each, and look-alikes.
 

@@ -322,8 +322,7 @@ class MeteredModel:
         self._ledger = ledger
         self._role, self._qid, self._price = role, qid, price
         self._arrived = arrived
-        # What a client reports is what `respond` returns, unless `respond` is overridden.
-        self._reports = getattr(type(model), "respond", None) is LanguageModel.respond
+        self._reports = isinstance(model, LanguageModel) and model.reports_replies
 
     def ready(self) -> None:
         """As the model's."""

@@ -689,6 +689,7 @@ def test_errors_are_short_lines_with_codes_of_their_own():
     assert str(error).startswith("a b c xxx") and len(str(error)) <= 401
     kinds = errors.ModelError.__subclasses__()
     assert len({kind.code for kind in kinds} | {errors.ModelError.code}) == len(kinds) + 1
+    assert set(errors.ERRORS.values()) == set(kinds)
     assert not errors.Truncated.retryable
     assert not any(kind.retryable and kind.stops_run for kind in kinds)
 
