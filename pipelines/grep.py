@@ -56,8 +56,7 @@ class StringRetriever(Stage):
     depth: int = 100
 
     needs_llm: ClassVar[bool] = True
-    takes_weights: ClassVar[bool] = False
-    searches_enriched: ClassVar[bool] = False
+    supports: ClassVar[frozenset[str]] = frozenset()
     matching: ClassVar[str] = "lexical"
     file: ClassVar[str] = ""
     places: ClassVar[tuple[str, ...]] = ()

@@ -233,8 +233,11 @@ class OpenedIndex:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path, self.manifest = path, manifest
 
-    def check_model(self, model: Any) -> None:
-        """See `Index`."""
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Index`: what its engine supports."""
+        supports: frozenset[str] = self.engine.supports if self.engine else frozenset()
+        return supports
 
     @property
     def _opener(self) -> str:

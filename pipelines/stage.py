@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pandas as pd
 import pyterrier as pt
+from typing_extensions import Self
 
+from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
 from soundingline.toolkit.errors import InputError, check_arguments, did_you_mean
 from soundingline.toolkit.optional import PackageMissing
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 
 Texts = Callable[[Sequence[str]], list[Unit]]
-Bound = TypeVar("Bound", bound="Stage")
 
 _question: ContextVar[str] = ContextVar("question of a search", default="")
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
@@ -195,7 +196,7 @@ class Stage(ByArguments, pt.Transformer):
 
     collection: Collection | None = None
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """A copy that works on `collection`. The copies share models and counts."""
         bound_copy = copy.copy(self)
         bound_copy.collection = collection
@@ -209,9 +210,10 @@ class Stage(ByArguments, pt.Transformer):
 
     def validate(self, engine: Engine) -> None:
         """Raise `InputError` for settings that cannot work, before anything is built: a checkpoint
-        that cannot be loaded, or a ranking model that `engine` does not support. Loads no
+        that cannot be loaded, or an `engine` that does not support what the stage needs. Loads no
         weights."""
         _ = self.fingerprint
+        check_support(self.needs, type(self).__name__, engine.supports, f"engine={engine.name}")
         for part in self.parts().values():
             if isinstance(part, Stage):
                 part.validate(engine)
@@ -239,15 +241,18 @@ class Stage(ByArguments, pt.Transformer):
         """End connections and processes; the next ranking opens them again."""
 
     @property
-    def takes_weights(self) -> bool:
-        """Whether the retrievers among its arguments search by weights of index terms."""
-        return all(getattr(part, "takes_weights", True) for part in self.parts().values())
+    def needs(self) -> frozenset[str]:
+        """What the engine must support (`Engine.supports`)."""
+        return frozenset()
 
     @property
-    def searches_enriched(self) -> bool:
-        """Whether a retriever among its arguments ranks an index of documents with phrases."""
-        parts = self.parts().values()
-        return any(getattr(part, "searches_enriched", True) for part in parts) or not parts
+    def supports(self) -> frozenset[str]:
+        """What a retriever can do for an enrichment: search `weighted queries`, if all retrievers
+        among its arguments do, and `enriched documents`, if one does."""
+        weighted, documents = frozenset({"weighted queries"}), frozenset({"enriched documents"})
+        both = weighted | documents
+        parts = [getattr(part, "supports", both) for part in self.parts().values()] or [both]
+        return (weighted & frozenset.intersection(*parts)) | (documents & frozenset.union(*parts))
 
     @property
     def matching(self) -> str:

@@ -105,7 +105,9 @@ class OpenSearchEngine:
     timeout_s: float = 60.0
     name: str = NAME
     _content: tuple[str, ...] = field(default=(), init=False, repr=False)
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3", "enrichment"})
+    supports: ClassVar[frozenset[str]] = frozenset(
+        {"bm25", "rm3", "weighted queries", "enriched documents"}
+    )
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import (
@@ -55,7 +56,7 @@ from soundingline.pipelines.models import (
     within_memory,
 )
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import Bound, Collection, Newest, shared_property
+from soundingline.pipelines.stage import Collection, Newest, shared_property
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
 from soundingline.toolkit.files import atomic_folder, fingerprint
 from soundingline.toolkit.jit import compiled
@@ -447,15 +448,15 @@ class Splade(SparseRetriever):
         _ = encoder.fingerprint
         return encoder
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """`InputError` if the query model has another vocabulary."""
-        bound: Any = super().bind(collection)
+        bound = super().bind(collection)
         if bound.query_model and bound.encoder.vocabulary != bound.index.vocabulary:
             raise InputError(
                 f"query_model='{bound.query_model}' has another vocabulary than '{bound.model}'",
                 do="choose a query model that was trained together with it",
             )
-        return bound  # type: ignore[no-any-return]
+        return bound
 
     def check_checkpoint(self) -> None:
         """`InputError` for another kind of checkpoint: the library would give it a random layer and

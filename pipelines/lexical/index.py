@@ -364,15 +364,10 @@ class LexicalIndex(TermIndex, pt.Artifact):
         terms = self.analyzer.terms(parsed.text)
         return terms, Filter(parsed, self, self.texts_for(model)) if filters else None
 
-    def check_model(self, model: Any) -> None:
-        """`InputError` for query likelihood where phrases enrich the documents: these are ranked by
-        BM25 alone."""
-        if self.base is not self and not model.searches_enriched:
-            raise InputError(
-                "an index with phrases offers no query likelihood",
-                valid="bm25",
-                do="choose a retriever by BM25, or set enrichment.corpus=null",
-            )
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Index`. Documents with phrases are ranked by BM25 alone."""
+        return LexicalEngine.supports if self.base is self else LexicalEngine.supports - {"ql"}
 
     @check_call
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
@@ -536,7 +531,7 @@ class LexicalEngine:
     memory_mb: int = 1024
     name: str = "lexical"
     supports: ClassVar[frozenset[str]] = frozenset(
-        {"bm25", "ql", "rm3", "grid", "enrichment", "operators"}
+        {"bm25", "ql", "rm3", "grid", "operators", "weighted queries", "enriched documents"}
     )
 
     def __post_init__(self) -> None:

@@ -408,7 +408,7 @@ def test_a_bound_retriever_ranks_as_the_index_s_own_and_leaves_the_first_as_it_w
 
 def test_an_engine_that_lacks_a_model_is_refused_before_it_builds():
     for retriever in (RM3(), QueryLikelihood()):
-        with pytest.raises(InputError, match=r"pisa offers no .*valid: bm25.*engine=lexical"):
+        with pytest.raises(InputError, match=r"engine=pisa does not.*valid: bm25.*engine=lexical"):
             retriever.validate(PisaEngine())
         retriever.validate(LexicalEngine())
 

@@ -358,7 +358,7 @@ def test_what_cannot_be_cross_fitted_is_refused(cacm):
         "valid: k1, b": lambda: CrossFittedBM25(grid={"k1": [1]}),
         "the grid's b": lambda: CrossFittedBM25(grid={"k1": [1], "b": [2]}),
         "is no measure": lambda: CrossFittedBM25(objective="nDGC@10"),
-        "bm25_from_tuning": lambda: CrossFittedBM25().validate(PisaEngine()),
+        "needs grid, which engine=pisa": lambda: CrossFittedBM25().validate(PisaEngine()),
         "question '1' is in two folds": lambda: BM25(fold_parameters=[OF_FIRST] * 2),
         "b=2": lambda: BM25(fold_parameters=[steep]),
         "none of the 52 questions .* runs/t": lambda: other.bind(collection_of(cacm)),
@@ -816,9 +816,9 @@ def test_texts_come_from_the_collection_if_the_index_has_none(tmp_path):
 
 def test_operators_without_meaning_are_refused():
     refused("operators is 'quotes'", lambda: BM25(operators="quotes"))
-    refused("knows no retriever", lambda: BM25(operators="phrases").validate(PisaEngine()))
+    refused("BM25 needs operators", lambda: BM25(operators="phrases").validate(PisaEngine()))
     enrichment = Enrichment(query=FeedbackPhrases())
-    refused("enriched query", lambda: compose(BM25(operators="phrases"), enrichment=enrichment))
+    refused("weighted queries", lambda: compose(BM25(operators="phrases"), enrichment=enrichment))
 
 
 # Query likelihood and RM3.
