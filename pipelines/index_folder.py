@@ -247,8 +247,9 @@ class OpenedIndex:
         return f"{self._opener}({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
-        same_kind = isinstance(other, OpenedIndex) and type(self) is type(other)
-        return same_kind and self._identity == other._identity  # type: ignore[attr-defined]
+        if not isinstance(other, OpenedIndex):
+            return False
+        return type(self) is type(other) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.cache import Claims, ResultCache, text_hash
-from soundingline.pipelines.stage import Counts, MadeOnce, Stage, not_bound
+from soundingline.pipelines.stage import Counts, LazyValues, Stage, not_bound
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
@@ -184,7 +184,7 @@ class CachedLLM:
     repeat: int = 1
 
     def __post_init__(self) -> None:
-        self._bound = MadeOnce()
+        self._bound = LazyValues()
         if self.model is None:
             return
         self._model, self._key = self.model, self.key(self.model)

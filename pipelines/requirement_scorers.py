@@ -24,7 +24,7 @@ from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
-from soundingline.pipelines.stage import Counts, Newest, Texts
+from soundingline.pipelines.stage import Counts, LRUCache, Texts
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, parse
 from soundingline.toolkit.files import file_hash, fingerprint
@@ -460,7 +460,7 @@ class DenseLocator(LexicalLocator):
     ) -> None:
         super().__init__(index)
         check_int("kept", kept)
-        self.encoder, self._texts, self._vectors = encoder, texts, Newest(kept)
+        self.encoder, self._texts, self._vectors = encoder, texts, LRUCache(kept)
 
     def scores(
         self, requirements: Sequence[str], ranges: Ranges

@@ -204,9 +204,15 @@ class _WithFeedback(Retriever):
                 "RM3 has one k1 and b for all questions, and this BM25 has them by fold",
                 do="take index.bm25(k1=..., b=...).rm3()",
             )
-        own = {name: vars(self)[name] for name in ("k1", "b", "mu") if name in vars(self)}
-        feedback = {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
-        return RM3(depth=self.depth, index=self.index, **own, **feedback)  # type: ignore[arg-type]
+        model: dict[str, Any] = vars(self)
+        return RM3(
+            **{name: model[name] for name in ("k1", "b", "mu") if name in model},
+            fb_terms=fb_terms,
+            fb_docs=fb_docs,
+            original_weight=original_weight,
+            depth=self.depth,
+            index=self.index,
+        )
 
 
 class FoldParameters(TypedDict):

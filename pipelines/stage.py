@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import pandas as pd
 import pyterrier as pt
@@ -379,7 +379,7 @@ def add_note(name: str, value: Any) -> None:
 # Counts and values that several threads and the bound copies of a stage share, and pickled ones do
 # not.
 
-Part = TypeVar("Part")
+Value = TypeVar("Value")
 
 
 class Counts:
@@ -408,23 +408,23 @@ class Counts:
             return dict(self._counts)
 
 
-class MadeOnce:
-    """Values that a stage and all its bound copies share. Each is made when it is first read.
-    Thread-safe; making one value may read another."""
+class LazyValues:
+    """Values that a stage and all its bound copies share, such as a loaded model. Each is made when
+    it is first read. Thread-safe; making one value may read another."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._values: dict[Any, Any] = {}
 
     def __reduce__(self) -> Any:
-        return MadeOnce, ()
+        return LazyValues, ()
 
-    def get(self, key: Any, make: Callable[[], Part]) -> Part:
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
         """The value of `key`, which `make()` makes if there is none yet."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = make()
-            value: Part = self._values[key]
+            value: Value = self._values[key]
             return value
 
     def values(self) -> list[Any]:
@@ -433,8 +433,33 @@ class MadeOnce:
             return list(self._values.values())
 
 
-class Newest:
-    """The values of the newest keys, `most` of them. Thread-safe; a copy in another process is
+class _Shares(Protocol):
+    _shared: LazyValues
+
+
+Sharing = TypeVar("Sharing", bound=_Shares)
+
+
+def shared(make: Callable[[Sharing], Value]) -> Callable[[Sharing], Value]:
+    """A method without arguments that is computed once for a stage and all its bound copies, which
+    have the same `LazyValues` as `_shared`. If an optional package is missing, the error names the
+    stage's `extra`."""
+
+    def make_for(stage: Sharing) -> Value:
+        try:
+            return make(stage)
+        except PackageMissing as error:
+            raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
+
+    @wraps(make)
+    def read(stage: Sharing) -> Value:
+        return stage._shared.get(make, lambda: make_for(stage))
+
+    return read
+
+
+class LRUCache:
+    """The values of the `most` keys that were read last. Thread-safe; a copy in another process is
     empty."""
 
     def __init__(self, most: int) -> None:
@@ -442,7 +467,7 @@ class Newest:
         self._values: OrderedDict[Any, Any] = OrderedDict()
 
     def __reduce__(self) -> Any:
-        return Newest, (self._most,)
+        return LRUCache, (self._most,)
 
     def get(self, keys: Sequence[Any], make: Callable[[list[Any]], Iterable[Any]]) -> list[Any]:
         """The value of each key. `make` gives those of the keys that are missing, each once."""
@@ -459,19 +484,10 @@ class Newest:
         return [known[key] for key in keys]
 
 
-def shared_property(make: Callable[[Any], Part]) -> Part:
-    """A property that is made when it is first read, once for a stage and all its bound copies: a
-    loaded model, for example. The stage keeps it in `self._shared`, a `MadeOnce`. If an optional
-    package is missing, the error names the stage's `extra`."""
+# The names that the stages of learned models and re-rankers have for these.
+MadeOnce, Newest = LazyValues, LRUCache
 
-    def make_for(stage: Any) -> Part:
-        try:
-            return make(stage)
-        except PackageMissing as error:
-            raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
 
-    @wraps(make)
-    def read(stage: Any) -> Part:
-        return stage._shared.get(make, lambda: make_for(stage))  # type: ignore[no-any-return]
-
-    return property(read)  # type: ignore[return-value]
+def shared_property(make: Callable[[Any], Value]) -> Value:
+    """A property of `shared`."""
+    return property(shared(make))  # type: ignore[return-value]

@@ -19,7 +19,7 @@ from soundingline.pipelines.models import (
     t5_tokenizer,
     within_memory,
 )
-from soundingline.pipelines.stage import Collection, Counts, MadeOnce
+from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -79,7 +79,7 @@ class Doc2Query(PhraseSource):
         check_int("seed", self.seed, ge=0)
         self._placed = Placement(self.device, self.dtype)
         self._counts = Counts("texts", "empty")
-        self._caches = MadeOnce()
+        self._caches = LazyValues()
         self._computing = threading.Lock()
 
     @cached_property

@@ -377,10 +377,10 @@ class Enrichment(Stage):
                 "the enrichment has no filter, so tau changes nothing",
                 do="leave grid.tau null, or choose an enrichment with a filter",
             )
-        filters = {
+        filters: dict[str, Any] = {
             f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
         }
-        return replace(self, **filters)  # type: ignore[arg-type]
+        return replace(self, **filters)
 
     def with_weight(self, weight: float) -> Enrichment:
         """The stage with another weight, not bound."""
