@@ -24,7 +24,7 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -68,15 +68,20 @@ class ResultCache:
     connection. If two of them compute the same value, both write it. In an obfuscated folder the
     values are obfuscated; keys are hashes anyway. A value that does not match its checksum is moved
     to `<file>.damaged-<n>`, a line on standard error says so, and the entry is absent from then on.
-    A pickled cache is opened again by its path and counts from 0.
+    A pickled cache is opened again by its path.
+
+    Args:
+        path: the SQLite file.
+        counts: receive `cache_hits` and `cache_misses`, if there is a path.
     """
 
-    def __init__(self, path: Path | str | None) -> None:
+    def __init__(self, path: Path | str | None, counts: Counts | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self.counts = Counts() if counts is None else counts
         self._local = threading.local()
         self._inherited: list[sqlite3.Connection] = []
-        self._counts = Counts("hits", "misses", "written")
         if self.path:
+            self.counts.add(cache_hits=0, cache_misses=0)
             mark = _host_mark(self.path)
             self._file = self.path.with_name(f"{self.path.stem}{mark}{self.path.suffix}")
             self._sealed = is_obfuscated(self._file)
@@ -86,17 +91,6 @@ class ResultCache:
     def file(self) -> Path | None:
         """The SQLite file, which may be this host's own; None without a cache."""
         return self._file if self.path else None
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Hits, misses and entries written since this object was made."""
-        return self._counts()
-
-    @property
-    def lookups(self) -> Mapping[str, int]:
-        """Hits and misses under the names of a stage's counts."""
-        counts = self.counts
-        return {"cache_hits": counts["hits"], "cache_misses": counts["misses"]}
 
     @property
     def is_empty(self) -> bool:
@@ -123,9 +117,9 @@ class ResultCache:
                 stored.update((key, self._decode(key, value, crc)) for key, value, crc, _ in rows)
                 self._note_use([(key, used) for key, *_, used in rows])
         values = [stored.get(digest) for digest in digests]
-        if counted:
+        if counted and self.path:
             hits = sum(value is not None for value in values)
-            self._counts.add(hits=hits, misses=len(values) - hits)
+            self.counts.add(cache_hits=hits, cache_misses=len(values) - hits)
         return values
 
     def put(self, items: Iterable[tuple[Key, Any]]) -> None:
@@ -137,7 +131,6 @@ class ResultCache:
         rows = [(key, text, now, zlib.crc32(text.encode())) for key, text in texts]
         with _reported(self._file, "written"), self._connection() as connection:
             connection.executemany(_INSERT, rows)
-        self._counts.add(written=len(rows))
 
     def _encode(self, value: Any) -> str:
         text = json.dumps(value)
@@ -166,7 +159,7 @@ class ResultCache:
                 connection.executemany("UPDATE results SET used = ? WHERE key = ?", stale)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ResultCache, (self.path,)
+        return ResultCache, (self.path, self.counts)
 
     def _connection(self) -> sqlite3.Connection:
         owner = threading.get_native_id()

@@ -60,12 +60,13 @@ class CachedRequirementScorer:
         self.needs_llm = scorer.needs_llm
         self.fingerprint = scorer.fingerprint
         name = f"requirements-{fingerprint(self.fingerprint)}.sqlite"
-        self._cache = ResultCache(caches / name if caches else None)
+        self._counts = Counts()
+        self._cache = ResultCache(caches / name if caches else None, self._counts)
 
     @property
     def counts(self) -> Mapping[str, float]:
         """The counts of the scorer, and with a folder `cache_hits` and `cache_misses`."""
-        return {**self.scorer.counts, **(self._cache.lookups if self._cache.path else {})}
+        return {**self.scorer.counts, **self._counts()}
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
         """The scorer bound to new resources, with a cache of its own."""

@@ -90,7 +90,7 @@ class Retriever(Stage):
             self._check_index(self.index)
 
     def _check_index(self, index: Any) -> None:
-        check_support(self.needs, type(self).__name__, index.supports, repr(index))
+        check_support(self.needs, type(self).__name__, index.supports, index)
 
     def index_in(self, collection: Collection) -> Any:
         """The index to rank in `collection`."""

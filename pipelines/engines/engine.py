@@ -110,7 +110,7 @@ class Engine(Protocol):
         ...
 
 
-def check_support(needs: frozenset[str], stage: str, supports: frozenset[str], of: str) -> None:
+def check_support(needs: frozenset[str], stage: str, supports: frozenset[str], of: Any) -> None:
     """`InputError` if an engine, an index or a retriever does not support what a stage needs.
 
     Args:

@@ -82,18 +82,21 @@ def test_more_keys_than_sqlite_takes_in_one_statement(path):
     assert not any(value is not None for value in got[1::2])
 
 
-def test_hits_misses_and_writes_are_counted(path):
-    cache = ResultCache(path)
+def test_hits_and_misses_are_counted_among_those_of_the_caller(path):
+    counts = Counts("queries")
+    cache = ResultCache(path, counts)
+    assert counts() == {"queries": 0, "cache_hits": 0, "cache_misses": 0}
     cache.put([(key(1), 0.0), (key(2), False)])
     cache.get([key(1), key(2), key(3)])
-    assert cache.counts == {"hits": 2, "misses": 1, "written": 2}
+    cache.get([key(1)], counted=False)
+    assert counts() == {"queries": 0, "cache_hits": 2, "cache_misses": 1}
 
 
 def test_without_a_path_nothing_is_kept(tmp_path):
     cache = ResultCache(None)
     cache.put([(key(1), 1)])
     assert cache.get([key(1)]) == [None]
-    assert cache.counts == {"hits": 0, "misses": 1, "written": 0}
+    assert cache.counts() == {}
 
 
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=8)
@@ -147,7 +150,7 @@ def test_many_threads_share_one_object(path):
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(work, range(32)))
-    assert cache.counts == {"hits": 32 * 40, "misses": 0, "written": 32 * 40}
+    assert cache.counts() == {"cache_hits": 32 * 40, "cache_misses": 0}
     assert whole(path)
 
 
@@ -339,7 +342,6 @@ def test_a_full_disk_keeps_what_was_there_and_is_told(path):
     with pytest.raises(InputError, match=r"cache .*cannot be written.*full"):
         cache.put((key(n), "x" * 1000) for n in range(2, 100))
     assert cache.get([key(1), key(2)]) == [1, None]
-    assert cache.counts["written"] == 1
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
@@ -579,7 +581,8 @@ def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
     tmp_path, cached, counted
 ):
     value = {"text": "yes", "retried": False, "tokens": cached}
-    assert replies(ScriptedModel(), tmp_path, stored=value) == counted
+    counts = replies(ScriptedModel(), tmp_path, stored=value)
+    assert counts == {"cache_hits": 1, "cache_misses": 0, **counted}
     # Tokens that the server did not count are unknown now and from the cache.
     for steps in ([saying("yes", usage=Usage(input=5))], []):
         assert replies(ScriptedModel(*steps), tmp_path / "other")["reply_unmetered"] == 1
@@ -635,7 +638,7 @@ def test_each_repeat_has_a_sampled_reply_of_its_own_and_gets_it_again(tmp_path):
             bound = llm.of(blocking, tmp_path)
             texts = [bound.replies({"prompt": repeat_id("q", n)})["prompt"].text for n in (1, 2, 3)]
         seeds = [request.settings.seed for request in model.requests]
-        hits, misses = llm.lookups["cache_hits"], llm.lookups["cache_misses"]
+        hits, misses = llm.counts()["cache_hits"], llm.counts()["cache_misses"]
         return texts, seeds, (hits, misses), counts()["samples_of_other_runs"]
 
     sampled = SamplingParams(seed=5)
@@ -907,8 +910,9 @@ def test_replies_of_another_process_count_as_shared(tmp_path):
         "reply_input_tokens": 3,
         "reply_output_tokens": 6,
         "reply_unmetered": 2,  # the scripted model tells no tokens
+        "cache_hits": 0,
+        "cache_misses": 5,
     }
-    assert client.lookups == {"cache_hits": 0, "cache_misses": 5}
 
 
 def test_an_error_frees_the_claims(tmp_path):
