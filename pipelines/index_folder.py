@@ -223,8 +223,8 @@ def _as_text(number: int, name: str, value: Any) -> str:
 class OpenedIndex:
     """An opened index folder: an `Index` (`soundingline.pipelines.engines.engine`) without `rank`.
 
-    Two are equal if their folders and corpora are. A pickled one is opened again from its path, by
-    the `open` of its engine, or else of its class.
+    `engine.open(path)` opens one that needs the settings of an engine, and `Class(path)` any other.
+    Two are equal if their folders and corpora are. A pickled one is opened again from its path.
     """
 
     engine: Any = None
@@ -241,7 +241,7 @@ class OpenedIndex:
 
     @property
     def _opener(self) -> str:
-        return f"{self.engine or type(self).__name__}.open"
+        return f"{self.engine}.open" if self.engine else type(self).__name__
 
     def __repr__(self) -> str:
         return f"{self._opener}({str(self.path)!r})"
@@ -255,8 +255,8 @@ class OpenedIndex:
         return hash(self._identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        opener: Any = type(self) if self.engine is None else self.engine
-        return opener.open, (self.path,)
+        opener: Any = self.engine.open if self.engine else type(self)
+        return opener, (self.path,)
 
     @property
     def _identity(self) -> tuple[str, ...]:

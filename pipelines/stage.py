@@ -2,8 +2,8 @@
 
 A stage is a PyTerrier transformer whose constructor takes plain arguments and is cheap. What only a
 run has (index, texts, caches, a language model) reaches it through `bind`; a run reads its
-`fingerprint` and `counts`, and ends with `close` what it holds open. A transformer that is no
-`Stage` works in a pipeline too and is bound to nothing.
+`fingerprint` and `counts`, and ends with `close` what it holds open. A transformer that is not
+a `Stage` works in a pipeline too and is bound to nothing.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def computes_on_gpu(stage: Any) -> bool:
 
 
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
-    """`stage` bound to `collection`; a transformer that is no `Stage` as it is."""
+    """`stage` bound to `collection`; a transformer that is not a `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage
 
 

@@ -287,7 +287,9 @@ def find_jar(jar: str | Path | None = None) -> Path:
     `ANSERINI_CLASSPATH`, or that of pyserini. `InputError` if there is none."""
     if jar is not None:
         if not zipfile.is_zipfile(jar):
-            raise InputError(f"anserini jar '{jar}' is no jar file", do=f"correct it or {INSTALL}")
+            raise InputError(
+                f"anserini jar '{jar}' is not a jar file", do=f"correct it or {INSTALL}"
+            )
         return Path(jar)
     variables = map(os.environ.get, ("ANSERINI_JAR", "ANSERINI_CLASSPATH"))
     places = [Path(value) for value in variables if value]

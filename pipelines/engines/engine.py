@@ -152,7 +152,7 @@ class DeletedIndex(InputError):
 
 def word_frequency(index: Any) -> Callable[[str], int]:
     """Document frequency of a word as people write it: that of its rarest index term, and the
-    collection's size for a word that the analyzer drops (a stop word is no rare word)."""
+    collection's size for a word that the analyzer drops (a stop word is not a rare word)."""
 
     def frequency(word: str) -> int:
         terms = index.analyzer.terms(word)

@@ -291,8 +291,8 @@ class Cluster:
         return text.replace(password, "***") if password else text
 
     def failure(self, reply: Mapping[str, Any]) -> tuple[str, bool]:
-        """Why the reply to a search is no whole ranking, and whether it may be one later; empty for
-        a whole one."""
+        """Why the reply to a search is not a whole ranking, and whether it may be one later; empty
+        for a whole one."""
         if error := reply.get("error"):
             reason = self.redacted(json.dumps(error))
             return reason[:_REASON_SHOWN], may_pass(reply.get("status"), reason)

@@ -82,10 +82,13 @@ class ImpactIndex(OpenedIndex):
     """Postings of (document, impact) by term, mapped from disk.
 
     A document's number is its position in the input. Safe for many threads and processes; pickled,
-    it travels as its path.
+    it travels as its path. `InputError` if there is no index at `path`, or one that is damaged, of
+    another version, or not of the corpus `corpus_fingerprint`.
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
+        path = Path(path)
+        manifest = read_manifest(path, KIND, corpus_fingerprint, _check_files)
         super().__init__(path, manifest)
         self.scale: float | None = manifest["scale"]
         self.docnos = Docnos(StringTable(path / UNITS))
@@ -141,14 +144,7 @@ class ImpactIndex(OpenedIndex):
                 "versions": {"python": platform.python_version(), "numpy": np.__version__},
             }
             write_manifest(folder, KIND, content)
-        return cls.open(path, corpus_fingerprint=corpus_fingerprint)
-
-    @classmethod
-    def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        """Map an index. `InputError` if there is none, if it is damaged, of another version, or
-        not of the corpus `corpus_fingerprint`."""
-        path = Path(path)
-        return cls(path, read_manifest(path, KIND, corpus_fingerprint, _check_files))
+        return cls(path, corpus_fingerprint=corpus_fingerprint)
 
     def __len__(self) -> int:
         return len(self.docnos)
@@ -360,7 +356,7 @@ class SparseRetriever(LearnedRetriever):
     index_kind = KIND
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
+        return ImpactIndex(path, corpus_fingerprint=corpus_fingerprint)
 
     @property
     def encoder(self) -> SparseRetriever:

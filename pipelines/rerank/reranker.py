@@ -578,7 +578,7 @@ def _no_texts(stage: HeadReranker) -> InputError:
 def _opened(path: str) -> "LexicalIndex":
     from soundingline.pipelines.lexical.index import LexicalIndex  # here, because it imports numba
 
-    return LexicalIndex.open(path)
+    return LexicalIndex(path)
 
 
 def _texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:

@@ -680,12 +680,12 @@ def write_lexical(folder):
 
 
 def open_lexical(folder):
-    return LexicalIndex.open(folder)
+    return LexicalIndex(folder)
 
 
 def base_of(folder):
     path = folder.parent / "base"
-    return LexicalIndex.open(path) if path.exists() else LexicalIndex.build(UNITS, path)
+    return LexicalIndex(path) if path.exists() else LexicalIndex.build(UNITS, path)
 
 
 def enriched_engine(folder):
@@ -747,7 +747,7 @@ def write_spans(folder):
 KINDS = {
     "lexical": (write_lexical, open_lexical),
     "enriched": (write_enriched, open_enriched),
-    "impacts": (write_impacts, ImpactIndex.open),
+    "impacts": (write_impacts, ImpactIndex),
     "store": (write_store, SqliteStore),
     "spans": (write_spans, lambda folder: SqliteStore(texts_of(folder), folder)),
 }
@@ -893,7 +893,7 @@ def test_a_damaged_record_of_openings_is_made_again(content, built_kinds, tmp_pa
     shutil.copytree(built_kinds["lexical"], tmp_path / "index")
     (tmp_path / "index" / VERIFIED).write_bytes(content)
     time.sleep(2 * files._SETTLED_NS / 1e9)
-    assert LexicalIndex.open(tmp_path / "index").search(["tide"])[0].tolist()
+    assert LexicalIndex(tmp_path / "index").search(["tide"])[0].tolist()
     record = json.loads((tmp_path / "index" / VERIFIED).read_text("utf-8"))
     content = (tmp_path / "index" / "documents.bin").read_bytes()
     assert record["documents.bin"][0] == f"{files.zlib.crc32(content):08x}"

@@ -178,7 +178,7 @@ def test_a_jar_is_found_by_argument_then_by_environment(tmp_path, monkeypatch):
     assert find_jar() == tmp_path / "other.jar"
     (tmp_path / "text.jar").write_text("no archive")
     for name in ("absent.jar", "text.jar"):
-        with pytest.raises(InputError, match="no jar file"):
+        with pytest.raises(InputError, match="not a jar file"):
             find_jar(tmp_path / name)
 
 

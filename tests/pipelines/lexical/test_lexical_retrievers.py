@@ -1055,7 +1055,7 @@ def test_a_retriever_with_feedback_is_a_pipeline_that_can_be_inspected(tmp_path)
         columns = ["qid", "query", "docno", "score", "rank"]
         assert short(inp).equals((retriever >> feedback >> retriever)(inp)[columns])
         assert list(short(inp).columns) == columns and len(short(inp)) == 3
-    again = Feedback(LexicalIndex.open(index.path), fb_docs=3)
+    again = Feedback(LexicalIndex(index.path), fb_docs=3)
     assert repr(again) == f"Feedback({index!r}, fb_terms=10, fb_docs=3, original_weight=0.5)"
     columns = ["qid", "query", "docno", "score", "rank"]
     outputs = pt.inspect.transformer_outputs(Feedback(index), columns)
@@ -1121,7 +1121,7 @@ def test_terms_by_document_of_another_index_or_damaged_are_written_again(bags, d
         (files / "terms.bin").write_bytes(b"1234")
     else:
         (files / "manifest.json").unlink()
-    assert rare_terms(LexicalIndex.open(index.path)) == expected
+    assert rare_terms(LexicalIndex(index.path)) == expected
     assert any(expected)
 
 
@@ -1135,5 +1135,5 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(bags, tmp_path, monk
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(forward, "atomic_folder", refused)
-    assert rare_terms(LexicalIndex.open(index.path)) == expected
+    assert rare_terms(LexicalIndex(index.path)) == expected
     assert not (index.path / "forward").exists()
