@@ -110,8 +110,9 @@ class Cluster:
             logging.getLogger(name).setLevel(logging.ERROR)
 
         wait, answered = self.wait, self._answered
+        connection: Any = self._library.Urllib3HttpConnection
 
-        class Patient(self._library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
+        class Patient(connection):
             """A connection that asks a busy node again."""
 
             def perform_request(self, *request: Any, ignore: Any = (), **settings: Any) -> Any:
