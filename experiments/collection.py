@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from soundingline.pipelines.engines.engine import DeletedIndex, Engine, RemoteEngine
-from soundingline.pipelines.stage import MadeOnce, computes_on_gpu
+from soundingline.pipelines.stage import LazyValues, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.console import notify, track
@@ -377,7 +377,7 @@ def open_or_build(path: Path, open_: Callable[[Path], Part], build: Callable[[],
 
 def _once(make: Callable[[], Part]) -> Callable[[], Part]:
     """`make`, called once, for many threads."""
-    values = MadeOnce()
+    values = LazyValues()
     return lambda: values.get("part", make)
 
 

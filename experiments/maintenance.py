@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,12 +29,11 @@ from soundingline.experiments.planning import OptionFiles, Plan, block, measured
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
-    CacheSummary,
     checked_amount,
+    list_caches,
     megabytes,
     network_note,
     prune,
-    survey,
 )
 from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
@@ -183,8 +182,7 @@ def caches(
     keep_gb: Annotated[float | None, "prune down to this size"] = None,
     keep_days: Annotated[float | None, "prune what was last used before"] = None,
 ) -> None:
-    """Show the path, the entries, the size and the last use of each cache in FOLDER or in
-    `paths.caches`.
+    """Show the path, the size and the last change of each cache in FOLDER or in `paths.caches`.
 
     `--keep-gb 5` keeps the most recently used 5 GB, and `--keep-days 30` what was used in the last
     30 days.
@@ -201,27 +199,25 @@ def caches(
         limit = None if gb is None else int(gb * GB)
         before = None if days is None else int(time.time() - days * _DAY)
         console.print(f"{megabytes(prune(folder, limit=limit, before=before))} freed")
-    console.print(_cache_table(survey(folder)))
+    console.print(_cache_table(list_caches(folder)))
     if note := network_note(folder):
         console.print(note)
     if gb is None and days is None:
         print_next(f"soundingline caches {folder} keep_gb=5 keeps the 5 GB that were used last")
 
 
-def _cache_table(summaries: list[CacheSummary]) -> Table:
+def _cache_table(files: Sequence[Path]) -> Table:
     """One row for each cache, and their sum."""
     shown = Table("cache", box=None, show_footer=True)
-    shown.columns[0].footer = f"{len(summaries)} caches"
+    shown.columns[0].footer = f"{len(files)} caches"
     shown.columns[0].overflow = "fold"
-    shown.add_column("entries", justify="right")
-    total = megabytes(sum(summary.bytes for summary in summaries))
+    found = [file.stat() for file in files]
+    total = megabytes(sum(status.st_size for status in found))
     shown.add_column("size", justify="right", footer=total)
-    shown.add_column("last use")
-    for summary in summaries:
-        entries = "another host's" if summary.entries is None else f"{summary.entries:,}"
-        # To the day, which is the precision of the record.
-        day = time.strftime("%Y-%m-%d", time.localtime(summary.used)) if summary.used else "unknown"
-        shown.add_row(str(summary.path), entries, megabytes(summary.bytes), day)
+    shown.add_column("last change")
+    for file, status in zip(files, found, strict=True):
+        day = time.strftime("%Y-%m-%d", time.localtime(status.st_mtime))
+        shown.add_row(str(file), megabytes(status.st_size), day)
     return shown
 
 

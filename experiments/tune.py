@@ -33,9 +33,10 @@ from soundingline.experiments.pipeline import (
 from soundingline.experiments.rank import evaluate_pipeline
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.compose import compose
+from soundingline.pipelines.engines.engine import check_support
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.lexical.crossfit import check_tunable, judged_ranks
+from soundingline.pipelines.lexical.crossfit import judged_ranks
 from soundingline.pipelines.lexical.grid import JudgedQuery
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
@@ -155,9 +156,7 @@ class TuningInputs:
 def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
     """Open the benchmarks and the index, after all checks that need neither."""
     engine, segmenter = make(config.engine), make(config.unit)
-    check_tunable(
-        engine, "tune with engine=lexical; its settings hold for Lucene's BM25, so for anserini too"
-    )
+    check_support(frozenset({"grid"}), "tuning", engine.supports, f"engine={engine.name}")
     stages = make_stages(config, ["enrichment"])
     stage = stages.transformers.get("enrichment")
     if stage is None:

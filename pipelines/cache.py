@@ -5,10 +5,8 @@ fingerprint, the query, the unit, the text), so that no entry is ever out of dat
 
 SQLite's write-ahead log needs memory that all its processes share: "WAL does not work over a
 network filesystem" (sqlite.org/wal.html). A rollback journal needs only POSIX locks
-(sqlite.org/lockingv3.html, sqlite.org/faq.html#q5), and caches use one on network file systems.
-All hosts share a file where the locks of each host are known to hold on the others; elsewhere each
-host has its own file. Files of single processes that are merged later would need no locks, but
-other processes would see a paid result late, or never if its process was killed.
+(sqlite.org/lockingv3.html, sqlite.org/faq.html#q5), and caches use one wherever the file system is
+not known to be local. Each host has a file of its own there, because locks may not reach others.
 """
 
 from __future__ import annotations
@@ -26,16 +24,16 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import file_lock, file_system, open_own, set_aside
+from soundingline.toolkit.files import file_lock, file_system, is_local, open_own, set_aside
 from soundingline.toolkit.obfuscation import decrypt_line, encrypt_lines, is_obfuscated
 
 GB = 1_000_000_000
@@ -66,20 +64,24 @@ class ResultCache:
     """JSON values by key in the SQLite file `path`, which is created with its folders; None stores
     nothing. `InputError` if the file cannot be opened, read or written, or is damaged.
 
-    Threads and processes may share the file, on network file systems too: each thread of each
-    process has its own connection, in the mode that the file system needs. If two of them compute
-    the same value, both write it. In an obfuscated folder the values are obfuscated; keys are
-    hashes anyway. A value that does not match its checksum is moved to `<file>.damaged-<n>`, a line
-    on standard error says so, and the entry is absent from then on. A pickled cache is opened again
-    by its path and counts from 0.
+    Threads and processes of a host may share the file: each thread of each process has its own
+    connection. If two of them compute the same value, both write it. In an obfuscated folder the
+    values are obfuscated; keys are hashes anyway. A value that does not match its checksum is moved
+    to `<file>.damaged-<n>`, a line on standard error says so, and the entry is absent from then on.
+    A pickled cache is opened again by its path.
+
+    Args:
+        path: the SQLite file.
+        counts: receive `cache_hits` and `cache_misses`, if there is a path.
     """
 
-    def __init__(self, path: Path | str | None) -> None:
+    def __init__(self, path: Path | str | None, counts: Counts | None = None) -> None:
         self.path = None if path is None else Path(path)
+        self.counts = Counts() if counts is None else counts
         self._local = threading.local()
         self._inherited: list[sqlite3.Connection] = []
-        self._counts = Counts("hits", "misses", "written")
         if self.path:
+            self.counts.add(cache_hits=0, cache_misses=0)
             mark = _host_mark(self.path)
             self._file = self.path.with_name(f"{self.path.stem}{mark}{self.path.suffix}")
             self._sealed = is_obfuscated(self._file)
@@ -89,17 +91,6 @@ class ResultCache:
     def file(self) -> Path | None:
         """The SQLite file, which may be this host's own; None without a cache."""
         return self._file if self.path else None
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Hits, misses and entries written since this object was made."""
-        return self._counts()
-
-    @property
-    def lookups(self) -> Mapping[str, int]:
-        """Hits and misses under the names of a stage's counts."""
-        counts = self.counts
-        return {"cache_hits": counts["hits"], "cache_misses": counts["misses"]}
 
     @property
     def is_empty(self) -> bool:
@@ -126,9 +117,9 @@ class ResultCache:
                 stored.update((key, self._decode(key, value, crc)) for key, value, crc, _ in rows)
                 self._note_use([(key, used) for key, *_, used in rows])
         values = [stored.get(digest) for digest in digests]
-        if counted:
+        if counted and self.path:
             hits = sum(value is not None for value in values)
-            self._counts.add(hits=hits, misses=len(values) - hits)
+            self.counts.add(cache_hits=hits, cache_misses=len(values) - hits)
         return values
 
     def put(self, items: Iterable[tuple[Key, Any]]) -> None:
@@ -140,7 +131,6 @@ class ResultCache:
         rows = [(key, text, now, zlib.crc32(text.encode())) for key, text in texts]
         with _reported(self._file, "written"), self._connection() as connection:
             connection.executemany(_INSERT, rows)
-        self._counts.add(written=len(rows))
 
     def _encode(self, value: Any) -> str:
         text = json.dumps(value)
@@ -168,11 +158,8 @@ class ResultCache:
             with suppress(sqlite3.OperationalError), self._connection() as connection:
                 connection.executemany("UPDATE results SET used = ? WHERE key = ?", stale)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["path"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ResultCache, (self.path, self.counts)
 
     def _connection(self) -> sqlite3.Connection:
         owner = threading.get_native_id()
@@ -206,9 +193,8 @@ def _usable(file: Path) -> bool:
 
 
 def _host_mark(path: Path) -> str:
-    """The mark of this host in the names of its own files; empty where hosts share them."""
-    system = file_system(path)
-    if system is None or not system.network or system.shares_locks:
+    """The mark of this host in the names of its own files; empty on a local file system."""
+    if is_local(path):
         return ""
     return "@" + re.sub(r"[^\w.-]", "_", socket.gethostname())
 
@@ -220,9 +206,7 @@ def _lock_of(file: Path) -> Path:
 def _opened(file: Path) -> sqlite3.Connection:
     """A connection to a cache's file, which is created with its folders, in the mode that the file
     system needs."""
-    system = file_system(file)
-    network = system is not None and system.network
-    wanted = "delete" if network else "wal"
+    wanted, level = ("wal", "NORMAL") if is_local(file) else ("delete", "FULL")
     # SQLite does not wait if two connections turn on the log of a new file at once; it fails.
     with _reported(file, "opened"), file_lock(_lock_of(file)):
         if not file.exists():
@@ -230,11 +214,11 @@ def _opened(file: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(file, timeout=_BUSY_SECONDS)
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # for `prune`
         (mode,) = connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()
-        if network and mode != wanted:
+        if mode != wanted:
             raise sqlite3.OperationalError(f"its journal mode stays {mode}")
         # A power cut may lose the newest results of a log, but never damages the file. A rollback
         # journal promises that only at the default level.
-        connection.execute(f"PRAGMA synchronous={'FULL' if network else 'NORMAL'}")
+        connection.execute(f"PRAGMA synchronous={level}")
         # Hundreds of threads have a connection each, whose caches of SQLite's default size would
         # need much memory; few entries are read twice, and the system caches files as well.
         connection.execute("PRAGMA cache_size=-256")
@@ -261,44 +245,19 @@ def _reported(path: Path, what: str) -> Iterator[None]:
         ) from error
 
 
-class CacheSummary(NamedTuple):
-    """The file of a cache: its number of entries, the bytes of the pages in use, and when an entry
-    was last written or read, to the day, in seconds since 1970 (0 without entries). The file of
-    another host is not opened: `entries` is None, and the rest is that of the file."""
-
-    path: Path
-    entries: int | None
-    bytes: int
-    used: int
-
-
-def survey(folder: Path) -> list[CacheSummary]:
-    """Every cache of a folder, by name; the files are read completely. `InputError` if one is
-    damaged."""
-    summaries = []
-    ours = set(_caches(folder))
-    for file in sorted(folder.rglob("*.sqlite")):
-        if file in ours:
-            with _reported(file, "read"), closing(_opened(file)) as connection:
-                query = "SELECT COUNT(*), COALESCE(MAX(used), 0) FROM results"
-                entries, used = connection.execute(query).fetchone()
-                summaries.append(CacheSummary(file, entries, _bytes(connection), used))
-        elif not _usable(file):
-            status = file.stat()
-            summaries.append(CacheSummary(file, None, status.st_size, int(status.st_mtime)))
-    return summaries
+def list_caches(folder: Path) -> list[Path]:
+    """The files of the caches of a folder by name, those of other hosts too; none is opened."""
+    return sorted(folder.rglob("*.sqlite"))
 
 
 def network_note(folder: Path) -> str:
     """What a user must know about caches in `folder`, in one line; empty for a local disk."""
-    system = file_system(folder)
-    if system is None or not system.network:
+    if is_local(folder):
         return ""
-    note = "a rollback journal and one file a host, because locks stay on their host"
-    if system.shares_locks:
-        note = "a rollback journal there, which is slower than a local disk"
     return (
-        f"the caches in {folder} lie on a network file system ({system.kind}): SQLite uses {note}"
+        f"the caches in {folder} lie on a file system that is not known to be local "
+        f"({file_system(folder)}): SQLite uses a rollback journal and one file a host, which is "
+        "slower than a local disk"
     )
 
 
@@ -353,8 +312,7 @@ def prune(folder: Path, *, limit: int | None = None, before: int | None = None) 
     """Delete old entries of the caches of `folder`; the bytes that were freed.
 
     Other processes may use the caches meanwhile. Only one process prunes at a time. Files are not
-    removed, because others may have them open. On a network file system whose locks do not reach
-    other hosts, only the files of this host count and are pruned.
+    removed, because others may have them open. Those of other hosts do not count and stay.
 
     Args:
         limit: the bytes that the caches may use together; the least recently used entries go first.
@@ -379,7 +337,7 @@ def _caches(folder: Path) -> list[Path]:
     """The files of caches that this host may open."""
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'results'"
     caches = []
-    for file in filter(_usable, sorted(folder.rglob("*.sqlite"))):
+    for file in filter(_usable, list_caches(folder)):
         connected = closing(sqlite3.connect(file, timeout=_BUSY_SECONDS))
         with _reported(file, "read"), connected as connection:
             if connection.execute(query).fetchone():
@@ -463,9 +421,8 @@ class Claims:
     in the cache instead of paying for them too.
 
     A claim is a POSIX lock on one byte of the file `<cache>.claims`, which stays empty: the byte
-    whose offset is the hash of the prompt. The kernel frees the claims of a process that dies.
-    SQLite's locks are of the same kind, so that claims hold among the hosts that share the cache's
-    file. One client claims a prompt in one thread at a time. Without a `cache` nothing is claimed.
+    whose offset is the hash of the prompt. The kernel frees the claims of a process that dies. One
+    client claims a prompt in one thread at a time. Without a `cache` nothing is claimed.
 
     A process that is stopped, or whose server does not answer, still has its claims. After
     `patience` seconds without a new claim a client sends the rest of its prompts anyway, and a line

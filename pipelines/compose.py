@@ -9,17 +9,13 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 
+from soundingline.pipelines.engines.engine import check_support
 from soundingline.pipelines.stage import ByArguments, as_pyterrier
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.runs.run_folder import of_question
 
 RAW, REWRITTEN = "raw", "rewritten"
-# A part of an enrichment, and what a retriever must be able to do for it.
-_ENRICHED = (
-    ("query", "takes_weights", "with an enriched query", "of our lexical ones"),
-    ("corpus", "searches_enriched", "enriched documents", "by BM25"),
-)
 _QUERY = re.compile(r"query(_\d+)?")
 
 
@@ -45,13 +41,9 @@ def compose(
         aggregate: Whether `MaxP` turns the ranking of passages into one of documents.
     """
     if enrichment is not None:
-        for part, can, what, valid in _ENRICHED:
-            if getattr(enrichment, part, None) and not getattr(retriever, can, True):
-                raise InputError(
-                    f"{type(retriever).__name__} cannot search {what}",
-                    valid=f"a retriever {valid}, such as bm25_default",
-                    do=f"choose one, or set enrichment.{part}=null",
-                )
+        needs: frozenset[str] = getattr(enrichment, "needs", frozenset())
+        supports = getattr(retriever, "supports", needs)
+        check_support(needs, type(enrichment).__name__, supports, type(retriever).__name__)
         before = getattr(enrichment, "before", enrichment.__rshift__)
         retriever = before(retriever)
     if removal is not None:

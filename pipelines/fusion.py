@@ -10,10 +10,11 @@ from typing import Any
 
 import pandas as pd
 import pyterrier as pt
+from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import NOTHING, RankedList
 from soundingline.pipelines.retrieve import check_queries, ranked
-from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
+from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.runs.run_folder import of_question
@@ -230,10 +231,10 @@ class OracleRetriever(Stage):
     def __post_init__(self) -> None:
         check_int("depth", self.depth)
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """`InputError` if the collection has no judgements of the tier."""
         bound_copy = super().bind(collection)
-        tiers, tier = collection.qrels or {}, self.tier  # type: ignore[attr-defined]
+        tiers, tier = collection.qrels or {}, self.tier
         if not tiers.get(tier):
             raise InputError(
                 f"the benchmark has no judgements of the tier {tier!r}",

@@ -56,8 +56,7 @@ class StringRetriever(Stage):
     depth: int = 100
 
     needs_llm: ClassVar[bool] = True
-    takes_weights: ClassVar[bool] = False
-    searches_enriched: ClassVar[bool] = False
+    supports: ClassVar[frozenset[str]] = frozenset()
     matching: ClassVar[str] = "lexical"
     file: ClassVar[str] = ""
     places: ClassVar[tuple[str, ...]] = ()
@@ -83,7 +82,7 @@ class StringRetriever(Stage):
     def counts(self) -> Mapping[str, float]:
         """`queries`, replies that were `unreadable`, `searches`; prompts `asked`, `retried`, and
         `shared` with another thread; with a cache `cache_hits` and `cache_misses`."""
-        return {**self._counts(), **self._llm.lookups}
+        return self._counts()
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)

@@ -223,8 +223,8 @@ def _as_text(number: int, name: str, value: Any) -> str:
 class OpenedIndex:
     """An opened index folder: an `Index` (`soundingline.pipelines.engines.engine`) without `rank`.
 
-    Two are equal if their folders and corpora are. A pickled one is opened again from its path, by
-    the `open` of its engine, or else of its class.
+    `engine.open(path)` opens one that needs the settings of an engine, and `Class(path)` any other.
+    Two are equal if their folders and corpora are. A pickled one is opened again from its path.
     """
 
     engine: Any = None
@@ -233,26 +233,30 @@ class OpenedIndex:
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path, self.manifest = path, manifest
 
-    def check_model(self, model: Any) -> None:
-        """See `Index`."""
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Index`: what its engine supports."""
+        supports: frozenset[str] = self.engine.supports if self.engine else frozenset()
+        return supports
 
     @property
     def _opener(self) -> str:
-        return f"{self.engine or type(self).__name__}.open"
+        return f"{self.engine}.open" if self.engine else type(self).__name__
 
     def __repr__(self) -> str:
         return f"{self._opener}({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
-        same_kind = isinstance(other, OpenedIndex) and type(self) is type(other)
-        return same_kind and self._identity == other._identity  # type: ignore[attr-defined]
+        if not isinstance(other, OpenedIndex):
+            return False
+        return type(self) is type(other) and self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        opener: Any = type(self) if self.engine is None else self.engine
-        return opener.open, (self.path,)
+        opener: Any = self.engine.open if self.engine else type(self)
+        return opener, (self.path,)
 
     @property
     def _identity(self) -> tuple[str, ...]:

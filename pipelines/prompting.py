@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.cache import Claims, ResultCache, text_hash
-from soundingline.pipelines.stage import Counts, MadeOnce, Stage, not_bound
+from soundingline.pipelines.stage import Counts, LazyValues, Stage, not_bound
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
@@ -155,8 +155,9 @@ class CachedLLM:
         is_empty: Whether a reply has nothing that the stage can read.
         counts: Receives `asked` prompts, `retried` ones, and `shared` ones that another thread or
             process was requesting; `reply_input_tokens` and `reply_output_tokens` of all replies,
-            cached ones included, and `reply_unmetered` replies of unknown tokens; and
-            `samples_of_other_runs`, the cached replies that were sampled in another run.
+            cached ones included, and `reply_unmetered` replies of unknown tokens;
+            `samples_of_other_runs`, the cached replies that were sampled in another run; and with a
+            cache `cache_hits` and `cache_misses`.
         settings: Fields of `SamplingParams` that replace those of the model; `extra` is added.
         select_tokens: Selects the tokens of a reply that are stored. A reply without any of them is
             cached as well.
@@ -184,7 +185,7 @@ class CachedLLM:
     repeat: int = 1
 
     def __post_init__(self) -> None:
-        self._bound = MadeOnce()
+        self._bound = LazyValues()
         if self.model is None:
             return
         self._model, self._key = self.model, self.key(self.model)
@@ -196,7 +197,7 @@ class CachedLLM:
                 seed = self._sampling.seed + self.repeat - 1
                 self._sampling = replace(self._sampling, seed=seed)
         file = self.folder / f"{self.name}-{self._key}.sqlite" if self.folder else None
-        self._cache = ResultCache(file)
+        self._cache = ResultCache(file, self.counts)
         # No attempt lasts longer. A process that waits longer for another one waits for a dead
         # process, or for one that has to try again.
         self._claims = Claims(self._cache.file, patience=self._sampling.timeout)
@@ -226,16 +227,6 @@ class CachedLLM:
             raise not_bound(stage, "give it a model, or bind it to a collection that has one")
         own: Path | None = getattr(stage, "cache", None)
         return self.of(model, own or (stage.collection.caches if stage.collection else None))
-
-    @property
-    def lookups(self) -> Mapping[str, int]:
-        """Hits and misses of the caches of all bound copies; empty without a cache."""
-        total = Counter[str]()
-        for llm in self._bound.values():
-            total.update(llm.lookups)
-        if self.model is not None and self._cache.path:
-            total.update(self._cache.lookups)
-        return total
 
     @property
     def has_cached(self) -> bool:

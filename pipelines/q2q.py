@@ -119,7 +119,7 @@ class Q2Q(Rewriter):
         number of the query and is used all the same); prompts `asked`, `retried`, and `shared` with
         another thread's request; with a cache `cache_hits` and `cache_misses`.
         """
-        return {**self._counts(), **self._llm.lookups}
+        return self._counts()
 
     def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
         """A question for each query."""

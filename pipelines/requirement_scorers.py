@@ -24,7 +24,7 @@ from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
-from soundingline.pipelines.stage import Counts, Newest, Texts
+from soundingline.pipelines.stage import Counts, LRUCache, Texts
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, parse
 from soundingline.toolkit.files import file_hash, fingerprint
@@ -60,12 +60,13 @@ class CachedRequirementScorer:
         self.needs_llm = scorer.needs_llm
         self.fingerprint = scorer.fingerprint
         name = f"requirements-{fingerprint(self.fingerprint)}.sqlite"
-        self._cache = ResultCache(caches / name if caches else None)
+        self._counts = Counts()
+        self._cache = ResultCache(caches / name if caches else None, self._counts)
 
     @property
     def counts(self) -> Mapping[str, float]:
         """The counts of the scorer, and with a folder `cache_hits` and `cache_misses`."""
-        return {**self.scorer.counts, **(self._cache.lookups if self._cache.path else {})}
+        return {**self.scorer.counts, **self._counts()}
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
         """The scorer bound to new resources, with a cache of its own."""
@@ -460,7 +461,7 @@ class DenseLocator(LexicalLocator):
     ) -> None:
         super().__init__(index)
         check_int("kept", kept)
-        self.encoder, self._texts, self._vectors = encoder, texts, Newest(kept)
+        self.encoder, self._texts, self._vectors = encoder, texts, LRUCache(kept)
 
     def scores(
         self, requirements: Sequence[str], ranges: Ranges

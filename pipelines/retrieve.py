@@ -19,13 +19,17 @@ import pyterrier as pt
 from numpy.typing import NDArray
 from typing_extensions import Self, TypedDict
 
-from soundingline.pipelines.engines.engine import Engine, RankedList, checked_weights
+from soundingline.pipelines.engines.engine import (
+    RankedList,
+    check_support,
+    checked_weights,
+)
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
+from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
 from soundingline.toolkit.files import fingerprint
@@ -77,44 +81,27 @@ class Retriever(Stage):
     depth: int = 1000
     index: Any = None
 
-    ranks_by: ClassVar[str] = "bm25"
-    """What the engine of the collection must support (`Engine.supports`)."""
-
-    takes_weights: ClassVar[bool] = True
-    """Whether the column `query_toks`, weights of the collection's index terms, is searched."""
-
-    searches_enriched: ClassVar[bool] = True
-    """Whether the retriever ranks an index of documents with phrases."""
-
     matching: ClassVar[str] = "unknown"
     """See `Stage.matching`."""
 
     def __post_init__(self) -> None:
         check_int("depth", self.depth)
         if self.index is not None:
-            self.index.check_model(self)
+            self._check_index(self.index)
+
+    def _check_index(self, index: Any) -> None:
+        check_support(self.needs, type(self).__name__, index.supports, index)
 
     def index_in(self, collection: Collection) -> Any:
         """The index to rank in `collection`."""
         return collection.index
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """See `Stage`. Opens the index, and builds it if it is missing."""
         bound = super().bind(collection)
-        index = self.index_in(collection)  # type: ignore[attr-defined]
-        index.check_model(self)
-        bound.index = index  # type: ignore[attr-defined]
+        bound.index = self.index_in(collection)
+        self._check_index(bound.index)
         return bound
-
-    def validate(self, engine: Engine) -> None:
-        """`InputError` if `engine` does not support the model."""
-        super().validate(engine)
-        if self.ranks_by not in engine.supports:
-            raise InputError(
-                f"the engine {engine.name} offers no {self.ranks_by}",
-                valid=", ".join(sorted(engine.supports)),
-                do="set engine=lexical, or choose another retriever",
-            )
 
     @property
     def scores_candidates(self) -> bool:
@@ -217,9 +204,15 @@ class _WithFeedback(Retriever):
                 "RM3 has one k1 and b for all questions, and this BM25 has them by fold",
                 do="take index.bm25(k1=..., b=...).rm3()",
             )
-        own = {name: vars(self)[name] for name in ("k1", "b", "mu") if name in vars(self)}
-        feedback = {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
-        return RM3(depth=self.depth, index=self.index, **own, **feedback)  # type: ignore[arg-type]
+        model: dict[str, Any] = vars(self)
+        return RM3(
+            **{name: model[name] for name in ("k1", "b", "mu") if name in model},
+            fb_terms=fb_terms,
+            fb_docs=fb_docs,
+            original_weight=original_weight,
+            depth=self.depth,
+            index=self.index,
+        )
 
 
 class FoldParameters(TypedDict):
@@ -338,20 +331,15 @@ class BM25(_WithFeedback):
             "in_no_fold": {"k1": self.k1, "b": self.b, "questions": outside},
         }
 
-    def validate(self, engine: Engine) -> None:
-        """See `Retriever`. `InputError` for operators and another engine than ours."""
-        super().validate(engine)
-        if self.operators and "operators" not in engine.supports:
-            raise InputError(
-                f"the engine {engine.name} knows no retriever.operators={self.operators}",
-                valid="the engine lexical",
-                do="set engine=lexical, or retriever.operators=null",
-            )
+    @property
+    def needs(self) -> frozenset[str]:
+        """See `Stage`."""
+        return frozenset({"bm25", "operators"} if self.operators else {"bm25"})
 
     @property
-    def takes_weights(self) -> bool:  # type: ignore[override]
-        """Operators are in texts, which weights would replace."""
-        return self.operators is None
+    def supports(self) -> frozenset[str]:
+        """See `Stage`. Operators are in texts, which weights would replace."""
+        return super().supports - {"weighted queries"} if self.operators else super().supports
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -369,8 +357,8 @@ class QueryLikelihood(_WithFeedback):
 
     mu: float = 1000.0
 
-    ranks_by: ClassVar[str] = "ql"
-    searches_enriched: ClassVar[bool] = False
+    needs: ClassVar[frozenset[str]] = frozenset({"ql"})
+    supports: ClassVar[frozenset[str]] = frozenset({"weighted queries"})
 
     def __post_init__(self) -> None:
         check_likelihood(self.mu, self.depth)
@@ -407,7 +395,7 @@ class RM3(Retriever):
     fb_docs: int = 10
     original_weight: float = 0.5
 
-    ranks_by: ClassVar[str] = "rm3"
+    needs: ClassVar[frozenset[str]] = frozenset({"rm3"})
     matching: ClassVar[str] = "lexical"
 
     def __post_init__(self) -> None:

@@ -2,8 +2,8 @@
 
 A stage is a PyTerrier transformer whose constructor takes plain arguments and is cheap. What only a
 run has (index, texts, caches, a language model) reaches it through `bind`; a run reads its
-`fingerprint` and `counts`, and ends with `close` what it holds open. A transformer that is no
-`Stage` works in a pipeline too and is bound to nothing.
+`fingerprint` and `counts`, and ends with `close` what it holds open. A transformer that is not
+a `Stage` works in a pipeline too and is bound to nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import pandas as pd
 import pyterrier as pt
+from typing_extensions import Self
 
+from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
 from soundingline.toolkit.errors import InputError, check_arguments, did_you_mean
 from soundingline.toolkit.optional import PackageMissing
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 
 Texts = Callable[[Sequence[str]], list[Unit]]
-Bound = TypeVar("Bound", bound="Stage")
 
 _question: ContextVar[str] = ContextVar("question of a search", default="")
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
@@ -195,7 +196,7 @@ class Stage(ByArguments, pt.Transformer):
 
     collection: Collection | None = None
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """A copy that works on `collection`. The copies share models and counts."""
         bound_copy = copy.copy(self)
         bound_copy.collection = collection
@@ -209,9 +210,10 @@ class Stage(ByArguments, pt.Transformer):
 
     def validate(self, engine: Engine) -> None:
         """Raise `InputError` for settings that cannot work, before anything is built: a checkpoint
-        that cannot be loaded, or a ranking model that `engine` does not support. Loads no
+        that cannot be loaded, or an `engine` that does not support what the stage needs. Loads no
         weights."""
         _ = self.fingerprint
+        check_support(self.needs, type(self).__name__, engine.supports, f"engine={engine.name}")
         for part in self.parts().values():
             if isinstance(part, Stage):
                 part.validate(engine)
@@ -239,15 +241,18 @@ class Stage(ByArguments, pt.Transformer):
         """End connections and processes; the next ranking opens them again."""
 
     @property
-    def takes_weights(self) -> bool:
-        """Whether the retrievers among its arguments search by weights of index terms."""
-        return all(getattr(part, "takes_weights", True) for part in self.parts().values())
+    def needs(self) -> frozenset[str]:
+        """What the engine must support (`Engine.supports`)."""
+        return frozenset()
 
     @property
-    def searches_enriched(self) -> bool:
-        """Whether a retriever among its arguments ranks an index of documents with phrases."""
-        parts = self.parts().values()
-        return any(getattr(part, "searches_enriched", True) for part in parts) or not parts
+    def supports(self) -> frozenset[str]:
+        """What a retriever can do for an enrichment: search `weighted queries`, if all retrievers
+        among its arguments do, and `enriched documents`, if one does."""
+        weighted, documents = frozenset({"weighted queries"}), frozenset({"enriched documents"})
+        both = weighted | documents
+        parts = [getattr(part, "supports", both) for part in self.parts().values()] or [both]
+        return (weighted & frozenset.intersection(*parts)) | (documents & frozenset.union(*parts))
 
     @property
     def matching(self) -> str:
@@ -306,7 +311,7 @@ def computes_on_gpu(stage: Any) -> bool:
 
 
 def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
-    """`stage` bound to `collection`; a transformer that is no `Stage` as it is."""
+    """`stage` bound to `collection`; a transformer that is not a `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage
 
 
@@ -374,7 +379,7 @@ def add_note(name: str, value: Any) -> None:
 # Counts and values that several threads and the bound copies of a stage share, and pickled ones do
 # not.
 
-Part = TypeVar("Part")
+Value = TypeVar("Value")
 
 
 class Counts:
@@ -403,23 +408,23 @@ class Counts:
             return dict(self._counts)
 
 
-class MadeOnce:
-    """Values that a stage and all its bound copies share. Each is made when it is first read.
-    Thread-safe; making one value may read another."""
+class LazyValues:
+    """Values that a stage and all its bound copies share, such as a loaded model. Each is made when
+    it is first read. Thread-safe; making one value may read another."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._values: dict[Any, Any] = {}
 
     def __reduce__(self) -> Any:
-        return MadeOnce, ()
+        return LazyValues, ()
 
-    def get(self, key: Any, make: Callable[[], Part]) -> Part:
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
         """The value of `key`, which `make()` makes if there is none yet."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = make()
-            value: Part = self._values[key]
+            value: Value = self._values[key]
             return value
 
     def values(self) -> list[Any]:
@@ -428,8 +433,33 @@ class MadeOnce:
             return list(self._values.values())
 
 
-class Newest:
-    """The values of the newest keys, `most` of them. Thread-safe; a copy in another process is
+class _Shares(Protocol):
+    _shared: LazyValues
+
+
+Sharing = TypeVar("Sharing", bound=_Shares)
+
+
+def shared(make: Callable[[Sharing], Value]) -> Callable[[Sharing], Value]:
+    """A method without arguments that is computed once for a stage and all its bound copies, which
+    have the same `LazyValues` as `_shared`. If an optional package is missing, the error names the
+    stage's `extra`."""
+
+    def make_for(stage: Sharing) -> Value:
+        try:
+            return make(stage)
+        except PackageMissing as error:
+            raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
+
+    @wraps(make)
+    def read(stage: Sharing) -> Value:
+        return stage._shared.get(make, lambda: make_for(stage))
+
+    return read
+
+
+class LRUCache:
+    """The values of the `most` keys that were read last. Thread-safe; a copy in another process is
     empty."""
 
     def __init__(self, most: int) -> None:
@@ -437,7 +467,7 @@ class Newest:
         self._values: OrderedDict[Any, Any] = OrderedDict()
 
     def __reduce__(self) -> Any:
-        return Newest, (self._most,)
+        return LRUCache, (self._most,)
 
     def get(self, keys: Sequence[Any], make: Callable[[list[Any]], Iterable[Any]]) -> list[Any]:
         """The value of each key. `make` gives those of the keys that are missing, each once."""
@@ -454,19 +484,10 @@ class Newest:
         return [known[key] for key in keys]
 
 
-def shared_property(make: Callable[[Any], Part]) -> Part:
-    """A property that is made when it is first read, once for a stage and all its bound copies: a
-    loaded model, for example. The stage keeps it in `self._shared`, a `MadeOnce`. If an optional
-    package is missing, the error names the stage's `extra`."""
+# The names that the stages of learned models and re-rankers have for these.
+MadeOnce, Newest = LazyValues, LRUCache
 
-    def make_for(stage: Any) -> Part:
-        try:
-            return make(stage)
-        except PackageMissing as error:
-            raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
 
-    @wraps(make)
-    def read(stage: Any) -> Part:
-        return stage._shared.get(make, lambda: make_for(stage))  # type: ignore[no-any-return]
-
-    return property(read)  # type: ignore[return-value]
+def shared_property(make: Callable[[Any], Value]) -> Value:
+    """A property of `shared`."""
+    return property(shared(make))  # type: ignore[return-value]

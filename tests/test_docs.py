@@ -64,9 +64,8 @@ SMALL = (*TINY, "benchmark.questions=4")
 # option that has the setting where they name none.
 
 MENTIONS = [mention for path in documents() for mention in mentions(path)]
-# What documents name in the form of overrides and is none: arguments of Python functions, and an
-# option of mounts.
-NO_OVERRIDES = {"lengths", "query_weighted", "local_lock", "n", "offset"}
+# What documents name in the form of overrides and is none: arguments of Python functions.
+NO_OVERRIDES = {"lengths", "query_weighted", "n", "offset"}
 NO_OVERRIDES |= {"canary_env", "team", "description"}  # flags of export and import
 NO_OVERRIDES |= {"verbose", "overwrite"}  # arguments in Python
 PAGES = [path for path in documents() if path.suffix == ".md"]

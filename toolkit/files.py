@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError, parse
@@ -80,11 +80,10 @@ def _temporary(path: Path) -> tuple[Path, BinaryIO]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of `atomic_file` that killed processes have left in `folder`.
-    Files that are being written are locked and stay. On a network file system whose locks do not
-    reach other hosts all files stay, because their writers may run there."""
+    Files that are being written are locked and stay. All files stay where the file system is not
+    known to be local, because their writers may run on other hosts."""
     files = [path for path in folder.glob(".*.tmp") if _TEMPORARY.fullmatch(path.name)]
-    system = file_system(folder) if files else None
-    if system is not None and system.network and not system.shares_locks:
+    if files and not is_local(folder):
         return
     for path in files:
         with suppress(OSError):  # Its writer may just have renamed it.
@@ -668,55 +667,29 @@ def _records(folder: Path) -> Iterator[Path]:
         yield cache / "soundingline" / f"verified-{name}.json"
 
 
-# The file system of a path, by `/proc/self/mountinfo` of Linux (proc(5)). It is unknown on other
-# systems. On some file systems, locks and shared memory do not reach other hosts.
+# The file system of a path, by `/proc/self/mountinfo` of Linux (proc(5)).
 
 MOUNTS = Path("/proc/self/mountinfo")
-
-# Locks of one host hold on other hosts, unless an option of the mount prevents it.
-_LOCKED_TOGETHER = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "panfs", "wekafs"}
-_LOCKED_TOGETHER |= {"ceph", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "ocfs2", "gfs2"}
-_LOCKED_TOGETHER |= {"fuse.juicefs", "fuse.mfs"}
-# Locks hold on one host only, or reach others only by a configuration of the file system (BeeGFS:
-# tuneUseGlobalFileLocks, off by default).
-_LOCKED_ALONE = {"beegfs", "afs", "orangefs", "pvfs2", "fuse.sshfs", "fuse.rclone", "fuse.dfuse"}
-_LOCKED_ALONE |= {"fuse.s3fs", "fuse.gcsfuse", "fuse.goofys", "fuse.mount-s3", "fuse.davfs2"}
-_LOCKED_ALONE |= {"fuse.blobfuse", "fuse.blobfuse2"}
-# File systems of a host in a virtual machine or a container.
-_LOCKED_ALONE |= {"9p", "virtiofs", "vboxsf", "drvfs", "fuse.vmhgfs-fuse", "fuse.grpcfuse"}
-# nfs(5): local_lock and nolock; mount.lustre(8): localflock; mount.cifs(8): nobrl.
-_KEEPS_LOCKS = frozenset({"local_lock=all", "local_lock=posix", "nolock", "localflock", "nobrl"})
+# File systems of one host: its processes share memory, and locks reach all who have a file open.
+_LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs"}
+_LOCAL |= {"reiserfs", "tmpfs", "xfs", "zfs"}
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-class FileSystem(NamedTuple):
-    """A mounted file system: the kernel's name of its type, and the options of the mount."""
-
-    kind: str
-    options: frozenset[str]
-
-    @property
-    def network(self) -> bool:
-        """Whether other hosts may have mounted it too."""
-        return self.kind in _LOCKED_TOGETHER or self.kind in _LOCKED_ALONE
-
-    @property
-    def shares_locks(self) -> bool:
-        """Whether a POSIX lock of one host is known to hold on every other host."""
-        return self.kind in _LOCKED_TOGETHER and not self.options & _KEEPS_LOCKS
-
-
-def file_system(path: Path | str) -> FileSystem | None:
-    """The file system of a path or of its nearest existing parent; None if it is unknown."""
-    systems: dict[Path, FileSystem] = {}
+def file_system(path: Path | str) -> str:
+    """The kernel's name of the type of file system of a path or of its nearest existing parent;
+    `unknown` on other systems than Linux."""
+    kinds: dict[Path, str] = {}
     with suppress(OSError):
         for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
             # 36 35 98:0 /root /point options [fields ...] - type source super-options
             head, _, tail = line.partition(" - ")
-            fields, (kind, *rest) = head.split(" "), tail.split(" ")
-            point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-            options = ",".join([fields[5], *rest[1:2]]).split(",")
-            # A later mount at the same point hides the earlier one.
-            systems[point] = FileSystem(kind, frozenset(options))
+            point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), head.split(" ")[4])
+            kinds[Path(point)] = tail.split(" ")[0]  # A later mount hides an earlier one.
     resolved = Path(path).resolve()
-    return next((systems[each] for each in (resolved, *resolved.parents) if each in systems), None)
+    return next((kinds[each] for each in (resolved, *resolved.parents) if each in kinds), "unknown")
+
+
+def is_local(path: Path | str) -> bool:
+    """Whether the file system of a path is known to belong to this host alone."""
+    return file_system(path) in _LOCAL

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any, ClassVar, cast
+from typing import IO, Any, cast
 
 from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.index_folder import (
@@ -70,7 +70,11 @@ class AnseriniEngine:
     java_home: str | None = None
     heap: str | None = None
     name: str = NAME
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "ql", "rm3"})
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Engine`. RM3 needs document vectors."""
+        return _supports(self.document_vectors)
 
     @property
     def fingerprint(self) -> str:
@@ -118,6 +122,10 @@ class AnseriniEngine:
         return AnseriniProcess(self.jar, self.java_home, self.heap, opened)
 
 
+def _supports(document_vectors: bool) -> frozenset[str]:
+    return frozenset({"bm25", "ql", "rm3"} if document_vectors else {"bm25", "ql"})
+
+
 class AnseriniIndex(TermIndex):
     """An opened Anserini index with a machine of its own, which starts at the first search."""
 
@@ -137,13 +145,10 @@ class AnseriniIndex(TermIndex):
         """Query likelihood with Dirichlet smoothing; see `QueryLikelihood`."""
         return QueryLikelihood(mu=mu, depth=depth, index=self)
 
-    def check_model(self, model: Any) -> None:
-        """`InputError` for RM3 over an index without document vectors."""
-        if isinstance(model, RM3) and not self.manifest["document_vectors"]:
-            raise InputError(
-                f"the index at '{self.path}' has no document vectors, which RM3 needs",
-                do="build it with engine.document_vectors=true",
-            )
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Index`. RM3 needs document vectors."""
+        return _supports(self.manifest["document_vectors"])
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """See `soundingline.pipelines.engines.engine.Index`.
@@ -282,7 +287,9 @@ def find_jar(jar: str | Path | None = None) -> Path:
     `ANSERINI_CLASSPATH`, or that of pyserini. `InputError` if there is none."""
     if jar is not None:
         if not zipfile.is_zipfile(jar):
-            raise InputError(f"anserini jar '{jar}' is no jar file", do=f"correct it or {INSTALL}")
+            raise InputError(
+                f"anserini jar '{jar}' is not a jar file", do=f"correct it or {INSTALL}"
+            )
         return Path(jar)
     variables = map(os.environ.get, ("ANSERINI_JAR", "ANSERINI_CLASSPATH"))
     places = [Path(value) for value in variables if value]

@@ -120,11 +120,11 @@ class Worker:
 
 
 def serve(replies: int) -> None:
-    import jnius_config  # type: ignore[import-not-found, import-untyped]
+    import jnius_config
 
     jnius_config.set_classpath(sys.argv[1])
     jnius_config.add_options(*sys.argv[2:])
-    from jnius import autoclass, find_javaclass  # type: ignore[import-not-found, import-untyped]
+    from jnius import autoclass, find_javaclass
 
     worker = Worker(autoclass, find_javaclass)
     with os.fdopen(replies, "w", encoding="utf-8") as out:

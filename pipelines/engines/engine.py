@@ -80,8 +80,9 @@ class Index(Protocol):
         """
         ...
 
-    def check_model(self, model: Any) -> None:
-        """`InputError` for a retriever that the index does not support."""
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Engine.supports`; a retriever needs some of it (`Stage.needs`)."""
         ...
 
 
@@ -96,8 +97,8 @@ class Engine(Protocol):
 
     @property
     def supports(self) -> frozenset[str]:
-        """What an opened index supports: `bm25`, `ql`, `rm3`, `grid` (tuning), `enrichment`
-        (documents with phrases)."""
+        """What an opened index supports: `bm25`, `ql`, `rm3`, `grid` (tuning), `operators` (in
+        queries), `weighted queries` and `enriched documents` of an enrichment."""
         ...
 
     def build(self, units: Iterable[Unit], path: Path, *, corpus_fingerprint: str) -> None:
@@ -107,6 +108,23 @@ class Engine(Protocol):
     def open(self, path: Path, *, corpus_fingerprint: str) -> Any:
         """Open what `build` made (an `Index`); `InputError` if it is of another corpus."""
         ...
+
+
+def check_support(needs: frozenset[str], stage: str, supports: frozenset[str], of: Any) -> None:
+    """`InputError` if an engine, an index or a retriever does not support what a stage needs.
+
+    Args:
+        needs: what the stage needs.
+        stage: its name.
+        supports: what is supported.
+        of: what supports it.
+    """
+    if missing := needs - supports:
+        raise InputError(
+            f"{stage} needs {' and '.join(sorted(missing))}, which {of} does not support",
+            valid=", ".join(sorted(supports)) or "nothing",
+            do="set engine=lexical and a retriever such as bm25_default, or choose another stage",
+        )
 
 
 @runtime_checkable
@@ -134,7 +152,7 @@ class DeletedIndex(InputError):
 
 def word_frequency(index: Any) -> Callable[[str], int]:
     """Document frequency of a word as people write it: that of its rarest index term, and the
-    collection's size for a word that the analyzer drops (a stop word is no rare word)."""
+    collection's size for a word that the analyzer drops (a stop word is not a rare word)."""
 
     def frequency(word: str) -> int:
         terms = index.analyzer.terms(word)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from threading import RLock
 from typing import Any, ClassVar, TypeVar
@@ -105,7 +105,9 @@ class OpenSearchEngine:
     timeout_s: float = 60.0
     name: str = NAME
     _content: tuple[str, ...] = field(default=(), init=False, repr=False)
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3", "enrichment"})
+    supports: ClassVar[frozenset[str]] = frozenset(
+        {"bm25", "rm3", "weighted queries", "enriched documents"}
+    )
 
     def __post_init__(self) -> None:
         make_analyzer(self.analyzer)
@@ -230,37 +232,51 @@ class _Loading:
 
     def load(self, units: Iterable[Unit]) -> dict[str, int]:
         """Send what is missing, and complete the index. Returns its statistics."""
-        ask, path = self.cluster.ask, f"/{self.name}"
-        resuming = self.description() is not None
-        if not resuming:
-            self.cluster.create("PUT", path, self._definition())
-        checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
-        rows = self._rows(checked)
-        for number in count():
-            if not (batch := list(islice(rows, _UNITS_AT_ONCE))):
-                break
-            if number == 0:
-                self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
-            if resuming:
-                ids = {"ids": [row["id"] for row in batch]}
-                reply = ask("POST", f"{path}/_mget", ids, _source="false")["docs"]
-                present = {document["_id"] for document in reply if document.get("found")}
-                batch = [row for row in batch if row["id"] not in present]
-            self._send(batch)
-        total = checked.finish()
-        ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
+        total = self._send_missing(units)
+        self.cluster.ask("POST", f"/{self.name}/_refresh", request_timeout=_SLOW_S)
         loaded = self.cluster.total(self.name)  # which waits until all shards answer
-        deleted = ask("GET", f"{path}/_stats/docs")["_all"]["primaries"]["docs"]["deleted"]
-        if self.engine.force_merge or deleted:
-            # Lucene counts deleted documents in its statistics until they are merged away.
-            merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
-            ask("POST", f"{path}/_forcemerge", **merging)
-            ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
         if loaded != total:
             raise InputError(
                 f"the index '{self.name}' has {loaded} documents of {total}",
                 do="delete it in the cluster, and give the same command again",
             )
+        self._merge_deleted()
+        return self._complete(total)
+
+    def _send_missing(self, units: Iterable[Unit]) -> int:
+        """Send the units that the index does not have yet. Returns the number of all units."""
+        resuming = self.description() is not None
+        if not resuming:
+            self.cluster.create("PUT", f"/{self.name}", self._definition())
+        checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
+        rows = self._rows(checked)
+        batch = list(islice(rows, _UNITS_AT_ONCE))
+        self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
+        while batch:
+            self._send(self._absent(batch) if resuming else batch)
+            batch = list(islice(rows, _UNITS_AT_ONCE))
+        return checked.finish()
+
+    def _absent(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The rows whose units the index does not have."""
+        ids = {"ids": [row["id"] for row in rows]}
+        reply = self.cluster.ask("POST", f"/{self.name}/_mget", ids, _source="false")["docs"]
+        present = {document["_id"] for document in reply if document.get("found")}
+        return [row for row in rows if row["id"] not in present]
+
+    def _merge_deleted(self) -> None:
+        """Merge the segments if the engine wants that or if documents were deleted, which Lucene
+        counts in its statistics until they are merged away."""
+        ask, path = self.cluster.ask, f"/{self.name}"
+        deleted = ask("GET", f"{path}/_stats/docs")["_all"]["primaries"]["docs"]["deleted"]
+        if self.engine.force_merge or deleted:
+            merging: dict[str, Any] = {"max_num_segments": 1, "request_timeout": _SLOW_S}
+            ask("POST", f"{path}/_forcemerge", **merging)
+            ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
+
+    def _complete(self, total: int) -> dict[str, int]:
+        """Close the index for writing, and record its statistics in it."""
+        ask, path = self.cluster.ask, f"/{self.name}"
         last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
         ask("PUT", f"{path}/_settings", {"index": {**last, "blocks": {"write": True}}})
         sums = {"size": 0, "aggs": {"tokens": {"sum": {"field": "length"}}}}

@@ -110,8 +110,9 @@ class Cluster:
             logging.getLogger(name).setLevel(logging.ERROR)
 
         wait, answered = self.wait, self._answered
+        connection: Any = self._library.Urllib3HttpConnection
 
-        class Patient(self._library.Urllib3HttpConnection):  # type: ignore[misc, name-defined]
+        class Patient(connection):
             """A connection that asks a busy node again."""
 
             def perform_request(self, *request: Any, ignore: Any = (), **settings: Any) -> Any:
@@ -291,8 +292,8 @@ class Cluster:
         return text.replace(password, "***") if password else text
 
     def failure(self, reply: Mapping[str, Any]) -> tuple[str, bool]:
-        """Why the reply to a search is no whole ranking, and whether it may be one later; empty for
-        a whole one."""
+        """Why the reply to a search is not a whole ranking, and whether it may be one later; empty
+        for a whole one."""
         if error := reply.get("error"):
             reason = self.redacted(json.dumps(error))
             return reason[:_REASON_SHOWN], may_pass(reply.get("status"), reason)

@@ -19,7 +19,7 @@ from soundingline.pipelines.models import (
     t5_tokenizer,
     within_memory,
 )
-from soundingline.pipelines.stage import Collection, Counts, MadeOnce
+from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -79,7 +79,7 @@ class Doc2Query(PhraseSource):
         check_int("seed", self.seed, ge=0)
         self._placed = Placement(self.device, self.dtype)
         self._counts = Counts("texts", "empty")
-        self._caches = MadeOnce()
+        self._caches = LazyValues()
         self._computing = threading.Lock()
 
     @cached_property
@@ -95,8 +95,7 @@ class Doc2Query(PhraseSource):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        lookups = [cache.lookups for cache in self._caches.values() if cache.path]
-        return {**self._counts(), **(lookups[-1] if lookups else {})}
+        return self._counts()
 
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
@@ -104,7 +103,7 @@ class Doc2Query(PhraseSource):
         """Unit id and questions of each unit, written now or from the cache."""
         folder = collection.caches
         path = folder / f"doc2query-{self.fingerprint}.sqlite" if folder else None
-        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path))
+        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path, self._counts))
         tracked = track(units, "Writing questions", total=len(collection.index))
         longest = self.max_length * _CHARACTERS
         for batch in batches(tracked, _BATCH):

@@ -90,12 +90,15 @@ class EnrichedEngine:
     filter: DfFilter | None
     collection: Collection
     name: ClassVar[str] = "enriched"
-    supports: ClassVar[frozenset[str]] = frozenset({"bm25", "rm3"})
 
     @property
     def fingerprint(self) -> str:
         phrases = self.source.content(self.collection)
         return fingerprint(self.name, phrases, repr(self.filter), self.engine.fingerprint)
+
+    @property
+    def supports(self) -> frozenset[str]:
+        return self.engine.supports - {"ql"}
 
     @property
     def _inner(self) -> Any:
@@ -315,15 +318,11 @@ class Enrichment(Stage):
         filters = {"query": self.query_filter, "corpus": self.corpus_filter}
         return {name: filter_ for name, filter_ in filters.items() if filter_ is not None}
 
-    def validate(self, engine: Engine) -> None:
-        """`InputError` if the index of the engine cannot be enriched."""
-        super().validate(engine)
-        if "enrichment" not in engine.supports:
-            raise InputError(
-                f"the engine {engine.name} supports no enrichment",
-                valid="lexical, opensearch",
-                do="set engine=lexical, or enrichment=none",
-            )
+    @property
+    def needs(self) -> frozenset[str]:
+        """See `Stage`. The retriever must support it too."""
+        of_side = {"query": "weighted queries", "corpus": "enriched documents"}
+        return frozenset(of_side[side] for side in self._sides)
 
     def enriched(self, collection: Collection) -> Collection:
         """The collection with the index of documents and phrases, if there is a corpus side."""
@@ -378,10 +377,10 @@ class Enrichment(Stage):
                 "the enrichment has no filter, so tau changes nothing",
                 do="leave grid.tau null, or choose an enrichment with a filter",
             )
-        filters = {
+        filters: dict[str, Any] = {
             f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
         }
-        return replace(self, **filters)  # type: ignore[arg-type]
+        return replace(self, **filters)
 
     def with_weight(self, weight: float) -> Enrichment:
         """The stage with another weight, not bound."""

@@ -114,7 +114,7 @@ class LlmSource(PhraseSource):
     def counts(self) -> Mapping[str, float]:
         """The counts that the class names; prompts `asked`, `retried`, and `shared` with another
         thread's request; with a cache `cache_hits` and `cache_misses`."""
-        return {**self._counts(), **self._llm.lookups}
+        return self._counts()
 
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import BaseModel
 
-from soundingline.pipelines.stage import ByArguments, Collection, Counts, MadeOnce, shared_property
+from soundingline.pipelines.stage import ByArguments, Collection, Counts, LazyValues, shared
 from soundingline.toolkit.benchmarks.formats import rows
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
@@ -202,7 +202,7 @@ class PhraseFile(PhraseSource):
         check_int("phrases", self.phrases)
         check_int("words", self.words)
         self._counts = Counts("texts", "no_phrase", *LEFT_OUT)
-        self._shared = MadeOnce()
+        self._shared = LazyValues()
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -244,7 +244,8 @@ class PhraseFile(PhraseSource):
         self._counts.add(texts=1, no_phrase=not phrases)
         return phrases
 
-    @shared_property
+    @property
+    @shared
     def _by_id(self) -> Mapping[str, Sequence[str]]:
         listed: dict[str, list[Any]] = {}
         for _, row in rows(Path(self.path), PhraseRow):

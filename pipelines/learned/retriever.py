@@ -73,8 +73,6 @@ class LearnedRetriever(Retriever):
 
     extra = "learned"
     supports: ClassVar[frozenset[str]] = frozenset()
-    takes_weights: ClassVar[bool] = False
-    searches_enriched: ClassVar[bool] = False
     matching: ClassVar[str] = "learned"
 
     def __post_init__(self) -> None:

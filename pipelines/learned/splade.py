@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import (
@@ -55,7 +56,7 @@ from soundingline.pipelines.models import (
     within_memory,
 )
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import Bound, Collection, Newest, shared_property
+from soundingline.pipelines.stage import Collection, Newest, shared_property
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
 from soundingline.toolkit.files import atomic_folder, fingerprint
 from soundingline.toolkit.jit import compiled
@@ -81,10 +82,13 @@ class ImpactIndex(OpenedIndex):
     """Postings of (document, impact) by term, mapped from disk.
 
     A document's number is its position in the input. Safe for many threads and processes; pickled,
-    it travels as its path.
+    it travels as its path. `InputError` if there is no index at `path`, or one that is damaged, of
+    another version, or not of the corpus `corpus_fingerprint`.
     """
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
+        path = Path(path)
+        manifest = read_manifest(path, KIND, corpus_fingerprint, _check_files)
         super().__init__(path, manifest)
         self.scale: float | None = manifest["scale"]
         self.docnos = Docnos(StringTable(path / UNITS))
@@ -140,14 +144,7 @@ class ImpactIndex(OpenedIndex):
                 "versions": {"python": platform.python_version(), "numpy": np.__version__},
             }
             write_manifest(folder, KIND, content)
-        return cls.open(path, corpus_fingerprint=corpus_fingerprint)
-
-    @classmethod
-    def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        """Map an index. `InputError` if there is none, if it is damaged, of another version, or
-        not of the corpus `corpus_fingerprint`."""
-        path = Path(path)
-        return cls(path, read_manifest(path, KIND, corpus_fingerprint, _check_files))
+        return cls(path, corpus_fingerprint=corpus_fingerprint)
 
     def __len__(self) -> int:
         return len(self.docnos)
@@ -359,7 +356,7 @@ class SparseRetriever(LearnedRetriever):
     index_kind = KIND
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        return ImpactIndex.open(path, corpus_fingerprint=corpus_fingerprint)
+        return ImpactIndex(path, corpus_fingerprint=corpus_fingerprint)
 
     @property
     def encoder(self) -> SparseRetriever:
@@ -447,15 +444,15 @@ class Splade(SparseRetriever):
         _ = encoder.fingerprint
         return encoder
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """`InputError` if the query model has another vocabulary."""
-        bound: Any = super().bind(collection)
+        bound = super().bind(collection)
         if bound.query_model and bound.encoder.vocabulary != bound.index.vocabulary:
             raise InputError(
                 f"query_model='{bound.query_model}' has another vocabulary than '{bound.model}'",
                 do="choose a query model that was trained together with it",
             )
-        return bound  # type: ignore[no-any-return]
+        return bound
 
     def check_checkpoint(self) -> None:
         """`InputError` for another kind of checkpoint: the library would give it a random layer and

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.retrieve import BM25, Retriever
@@ -32,16 +31,6 @@ _GRID = {
     "k1": (0.3, 0.6, 0.9, 1.2, 1.5, 2, 3, 4, 6, 10, 16, 25),
     "b": (0.2, 0.4, 0.6, 0.75, 0.9, 1),
 }
-
-
-def check_tunable(engine: Engine, do: str) -> None:
-    """`InputError` for an engine without the statistics of a grid; `do` is what it advises."""
-    if "grid" not in engine.supports:
-        raise InputError(
-            f"the engine {engine.name} does not offer the statistics that tuning reads",
-            valid="lexical",
-            do=do,
-        )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -77,6 +66,7 @@ class CrossFittedBM25(Retriever):
         [['1'], ['2']]
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"bm25", "grid"})
     matching: ClassVar[str] = "lexical"
 
     grid: Mapping[str, Any] = field(default_factory=lambda: dict(_GRID))
@@ -92,16 +82,10 @@ class CrossFittedBM25(Retriever):
         parse_measures([self.objective])
         super().__post_init__()
 
-    def validate(self, engine: Engine) -> None:
-        """See `Retriever`. `InputError` for an engine whose indexes cannot be tuned."""
-        super().validate(engine)
-        check_tunable(engine, do="set engine=lexical, or choose retriever=bm25_from_tuning")
-
     def bind(self, collection: Collection) -> BM25:  # type: ignore[override]
         """The BM25 with the parameters of each fold, bound to `collection`."""
         index, questions = self.index_in(collection), collection.questions or {}
-        if not isinstance(index, LexicalIndex):
-            raise InputError(f"an index of {type(index).__name__} cannot be tuned", valid="lexical")
+        self._check_index(index)
         evidence = (collection.qrels or {}).get("evidence", {})
         judged = {qid: evidence[qid] for qid in questions if evidence.get(qid)}
         if len(judged) < 2:

@@ -122,7 +122,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
     ARTIFACT_FORMAT = ARTIFACT_METADATA["format"]
     ARTIFACT_PACKAGE_HINT = ARTIFACT_METADATA["package_hint"]
     path: Path
-    _opener = "LexicalIndex"  # type: ignore[assignment]
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
@@ -170,7 +169,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
             analyzer: the name of an analyzer; see `make_analyzer`.
             memory_mb: bounds the memory of the build, apart from the text that is being analysed
                 and about 35 bytes a unit.
-            corpus_fingerprint: identifies the units; `open` compares it.
+            corpus_fingerprint: identifies the units; opening the index compares it.
             total: the number of units, if known.
             keep_texts: whether the index stores the texts, so that re-rankers find them.
 
@@ -191,17 +190,7 @@ class LexicalIndex(TermIndex, pt.Artifact):
             total=total,
             keep_texts=keep_texts,
         )
-        return cls.open(path, corpus_fingerprint=corpus_fingerprint)
-
-    @classmethod
-    def open(cls, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
-        """`LexicalIndex(path)`, by the name that all engines have for it."""
         return cls(path, corpus_fingerprint=corpus_fingerprint)
-
-    @classmethod
-    def load(cls, path: str | Path, **kwargs: Any) -> LexicalIndex:
-        """`open`, by the name that PyTerrier has for it."""
-        return cls.open(path, **kwargs)
 
     def _package_files(self) -> Iterator[tuple[str, str]]:
         """What a package of PyTerrier's holds: what was built, and not what was noted since."""
@@ -364,15 +353,10 @@ class LexicalIndex(TermIndex, pt.Artifact):
         terms = self.analyzer.terms(parsed.text)
         return terms, Filter(parsed, self, self.texts_for(model)) if filters else None
 
-    def check_model(self, model: Any) -> None:
-        """`InputError` for query likelihood where phrases enrich the documents: these are ranked by
-        BM25 alone."""
-        if self.base is not self and not model.searches_enriched:
-            raise InputError(
-                "an index with phrases offers no query likelihood",
-                valid="bm25",
-                do="choose a retriever by BM25, or set enrichment.corpus=null",
-            )
+    @property
+    def supports(self) -> frozenset[str]:
+        """See `Index`. Documents with phrases are ranked by BM25 alone."""
+        return LexicalEngine.supports if self.base is self else LexicalEngine.supports - {"ql"}
 
     @check_call
     def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
@@ -536,7 +520,7 @@ class LexicalEngine:
     memory_mb: int = 1024
     name: str = "lexical"
     supports: ClassVar[frozenset[str]] = frozenset(
-        {"bm25", "ql", "rm3", "grid", "enrichment", "operators"}
+        {"bm25", "ql", "rm3", "grid", "operators", "weighted queries", "enriched documents"}
     )
 
     def __post_init__(self) -> None:
@@ -560,7 +544,7 @@ class LexicalEngine:
         )
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
-        return LexicalIndex.open(path, corpus_fingerprint=corpus_fingerprint)
+        return LexicalIndex(path, corpus_fingerprint=corpus_fingerprint)
 
     def notice(self, units: int) -> str:
         """One line about the memory that so many units take; empty below a million."""

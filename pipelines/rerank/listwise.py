@@ -178,7 +178,7 @@ class Listwise(HeadReranker):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return {**self._counts(), **self._llm.lookups}
+        return self._counts()
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
         self._counts.add(missing_text=texts.count(""))

@@ -141,7 +141,7 @@ class Pointwise(HeadReranker):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return {**self._counts(), **self._llm.lookups}
+        return self._counts()
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
         prompts = [

@@ -242,8 +242,6 @@ class Reranker(HeadReranker):
         `missing_text`, which count as empty, and `unscored` ones, whose score is not a number;
         `seconds` in the model."""
         counts: Counter[str] = Counter({**self.count(), **self._counts()})
-        for cache in self._caches.values():
-            counts.update(cache.lookups)
         if not self._by_windows:
             del counts["windows"]
         if not self.shares_batches:
@@ -356,7 +354,7 @@ class Reranker(HeadReranker):
             return self.score_pairs([Pair(query, text) for query, _, text in rows])
         kind = self.fingerprint + (" max_passage" if self._by_windows else "")
         path = Path(folder) / f"rerank-{fingerprint(kind)}.sqlite"
-        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path))
+        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path, self._counts))
         keys = {
             (query, docno, text): (kind, query, docno, text_hash(text))
             for query, docno, text in rows
@@ -580,7 +578,7 @@ def _no_texts(stage: HeadReranker) -> InputError:
 def _opened(path: str) -> "LexicalIndex":
     from soundingline.pipelines.lexical.index import LexicalIndex  # here, because it imports numba
 
-    return LexicalIndex.open(path)
+    return LexicalIndex(path)
 
 
 def _texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:

@@ -250,7 +250,7 @@ def enrich(documents=100_000, queries=200, terms=16, flight=64):
 
 
 def _enriched_engine(plain):
-    collection = Collection("bench", index=LexicalIndex.open(plain))
+    collection = Collection("bench", index=LexicalIndex(plain))
     return EnrichedEngine(LexicalEngine(), DrawnPhrases(), None, collection)
 
 

@@ -67,7 +67,7 @@ def our_index(corpus, keep_texts=False):
     path = corpus.parent / ("with-texts" if keep_texts else "ours")
     if not path.exists():
         build_ours(corpus, path, keep_texts)
-    return LexicalIndex.open(path)
+    return LexicalIndex(path)
 
 
 def store_of(corpus, documents):

@@ -227,7 +227,7 @@ def splade(documents=100_000):
     for name, scale in (("exact", None), ("x100", 100)):
         path = folder / name
         cost = in_own_process(_build_impacts, encoded.folder, path, scale)
-        index = ImpactIndex.open(path)
+        index = ImpactIndex(path)
         seconds, _, peak = cost.cells()
         rate = index.manifest["counts"]["postings"] / cost.seconds / 1e6
         built.append([f"ours, {name}", seconds, f"{rate:.1f} M", peak, f"{size_mb(path):,.0f}"])

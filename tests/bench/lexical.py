@@ -213,7 +213,7 @@ def building(documents=10_000, rounds=5):
     for _ in range(rounds):
         for name, (build, *arguments) in builds.items():
             costs[name].append(in_own_process(build, *arguments))
-    counts = LexicalIndex.open(folder / "built").statistics
+    counts = LexicalIndex(folder / "built").statistics
     frames = {name: pd.DataFrame(taken) for name, taken in costs.items()}
     rows = [
         [
@@ -394,7 +394,7 @@ def scale(documents=1_000_000, anserini=1):
             cost = in_own_process(search_many, name, folder, texts)
             steps.append([f"searching, {name}", *cost.cells(), ""])
             rows += json.loads((folder / f"{name}.json").read_text())
-        counts = LexicalIndex.open(folder / "ours").statistics
+        counts = LexicalIndex(folder / "ours").statistics
         yield (
             f"{counts.documents:,} documents, {counts.tokens:,} tokens, {counts.postings:,} "
             f"postings, {counts.terms:,} terms; texts are not stored. Building includes making the "
@@ -428,11 +428,11 @@ def build_many(name, units, path):
 def search_many(name, folder, texts):
     """Rows of opening, and of each size of a query and setting of BM25."""
     (folder / name / ".verified.json").unlink(missing_ok=True)
-    opener = LexicalIndex if name == "ours" else AnseriniEngine(document_vectors=False)
+    open_index = LexicalIndex if name == "ours" else AnseriniEngine(document_vectors=False).open
     rows, opened = [], []  # a list, because forgetting an index unmaps its files, which takes time
     for what in ("opening for the first time", "opening again"):
         start, before = time.perf_counter(), time.process_time()
-        opened.append(opener.open(folder / name))
+        opened.append(open_index(folder / name))
         opened[-1].document_frequency("a")
         seconds, processor = time.perf_counter() - start, time.process_time() - before
         rows.append([name, what, f"{1000 * seconds:,.1f}", "", f"{1000 * processor:,.1f}", ""])

@@ -28,7 +28,14 @@ from support.llm_server import Fail, Say, Stall, running_peer
 from support.needs import cases
 
 from soundingline.pipelines import cache as caches
-from soundingline.pipelines.cache import Claims, ResultCache, bound, network_note, prune, survey
+from soundingline.pipelines.cache import (
+    Claims,
+    ResultCache,
+    bound,
+    list_caches,
+    network_note,
+    prune,
+)
 from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit import files
@@ -75,18 +82,21 @@ def test_more_keys_than_sqlite_takes_in_one_statement(path):
     assert not any(value is not None for value in got[1::2])
 
 
-def test_hits_misses_and_writes_are_counted(path):
-    cache = ResultCache(path)
+def test_hits_and_misses_are_counted_among_those_of_the_caller(path):
+    counts = Counts("queries")
+    cache = ResultCache(path, counts)
+    assert counts() == {"queries": 0, "cache_hits": 0, "cache_misses": 0}
     cache.put([(key(1), 0.0), (key(2), False)])
     cache.get([key(1), key(2), key(3)])
-    assert cache.counts == {"hits": 2, "misses": 1, "written": 2}
+    cache.get([key(1)], counted=False)
+    assert counts() == {"queries": 0, "cache_hits": 2, "cache_misses": 1}
 
 
 def test_without_a_path_nothing_is_kept(tmp_path):
     cache = ResultCache(None)
     cache.put([(key(1), 1)])
     assert cache.get([key(1)]) == [None]
-    assert cache.counts == {"hits": 0, "misses": 1, "written": 0}
+    assert cache.counts() == {}
 
 
 TEXTS = st.text(st.characters(exclude_categories=[]), max_size=8)
@@ -140,24 +150,24 @@ def test_many_threads_share_one_object(path):
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(work, range(32)))
-    assert cache.counts == {"hits": 32 * 40, "misses": 0, "written": 32 * 40}
+    assert cache.counts() == {"cache_hits": 32 * 40, "cache_misses": 0}
     assert whole(path)
 
 
-def mounted(tmp_path, monkeypatch, kind, options):
-    """Have this process, and those forked from it, take `tmp_path` for a mount of that kind."""
-    table = tmp_path / "mountinfo"
-    table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw,{options}\n")
-    monkeypatch.setattr(files, "MOUNTS", table)
+@pytest.fixture
+def mounted(tmp_path, monkeypatch):
+    """Have this process, and those forked from it, take `tmp_path` for a mount of another kind."""
+
+    def mount(kind="nfs4"):
+        table = tmp_path / "mountinfo"
+        table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw\n")
+        monkeypatch.setattr(files, "MOUNTS", table)
+
+    return mount
 
 
-SHARED, ALONE = ("nfs4", "local_lock=none"), ("nfs", "nolock,local_lock=all")
-
-
-@pytest.mark.parametrize("mount", [SHARED, ALONE], ids=["shared locks", "locks of one host"])
-def test_on_a_network_file_system_no_log_or_memory_is_shared(path, tmp_path, monkeypatch, mount):
-    filled(path)
-    mounted(tmp_path, monkeypatch, *mount)
+def test_where_the_file_system_is_not_known_to_be_local_no_log_or_memory_is_shared(path, mounted):
+    mounted()
     cache = ResultCache(path)
     cache.put([(key(2), 2)])
     with cache._connection() as writing:
@@ -170,21 +180,19 @@ def test_on_a_network_file_system_no_log_or_memory_is_shared(path, tmp_path, mon
     assert cache.get([key(2)]) == [2]
 
 
-def test_a_cache_that_moves_to_a_network_file_system_and_back_keeps_its_entries(
-    path, tmp_path, monkeypatch
+def test_a_file_with_a_log_is_opened_with_a_rollback_journal_and_keeps_its_entries(path, mounted):
+    filled(path)
+    mounted()
+    path.rename(ResultCache(path).file)
+    cache = ResultCache(path)
+    assert cache.get([key(1)]) == ["value " * 20]
+    assert cache._connection().execute("PRAGMA journal_mode").fetchone() == ("delete",)
+
+
+def test_hosts_have_files_of_their_own_where_locks_may_stay_on_their_host(
+    path, mounted, monkeypatch
 ):
-    ResultCache(path).put([(key(1), "local")])
-    gc.collect()  # closes the connection, as the end of its process would
-    with monkeypatch.context() as patch:
-        mounted(tmp_path, patch, *SHARED)
-        ResultCache(path).put([(key(2), "network")])
-        assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
-        gc.collect()
-    assert ResultCache(path).get([key(1), key(2)]) == ["local", "network"]
-
-
-def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(path, tmp_path, monkeypatch):
-    mounted(tmp_path, monkeypatch, *ALONE)
+    mounted()
     for host in ("node-1.cluster", "node/2"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         ResultCache(path).put([(key(1), host)])
@@ -193,27 +201,23 @@ def test_hosts_have_files_of_their_own_where_locks_stay_on_their_host(path, tmp_
     assert names == {"cache@node-1.cluster.sqlite", "cache@node_2.sqlite"}
 
 
-def test_the_mode_of_a_network_file_system_is_told_in_one_line(tmp_path, monkeypatch):
-    mounted(tmp_path, monkeypatch, *SHARED)
-    shared = network_note(tmp_path / "caches")
-    mounted(tmp_path, monkeypatch, *ALONE)
-    alone = network_note(tmp_path / "caches")
-    assert re.fullmatch(r".*caches.*network file system \(nfs4\).*rollback journal.*", shared)
-    assert re.fullmatch(
-        r".*network file system \(nfs\).*rollback journal.*one file a host.*", alone
-    )
-    monkeypatch.undo()
+def test_a_file_system_that_is_not_known_to_be_local_is_told_in_one_line(tmp_path, mounted):
     assert network_note(tmp_path / "caches") == ""
+    mounted("beegfs")
+    assert re.fullmatch(
+        r".*caches.*not known to be local \(beegfs\).*rollback journal.*one file a host.*",
+        network_note(tmp_path / "caches"),
+    )
 
 
 @pytest.mark.parametrize(
-    ("context", "mount"),
-    [(FORK, None), (SPAWN, None), (FORK, SHARED), (FORK, ALONE)],
-    ids=["fork", "spawn", "shared locks", "locks of one host"],
+    ("context", "network"),
+    [(FORK, False), (SPAWN, False), (FORK, True)],
+    ids=["fork", "spawn", "network"],
 )
-def test_several_processes_begin_one_file_together(path, tmp_path, monkeypatch, context, mount):
-    if mount:
-        mounted(tmp_path, monkeypatch, *mount)
+def test_several_processes_begin_one_file_together(path, mounted, context, network):
+    if network:
+        mounted()
     # This process is the last one, because each new interpreter imports all packages.
     count = 2 if context is SPAWN else 4
     barrier = context.Barrier(count)
@@ -338,7 +342,6 @@ def test_a_full_disk_keeps_what_was_there_and_is_told(path):
     with pytest.raises(InputError, match=r"cache .*cannot be written.*full"):
         cache.put((key(n), "x" * 1000) for n in range(2, 100))
     assert cache.get([key(1), key(2)]) == [1, None]
-    assert cache.counts["written"] == 1
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
@@ -410,18 +413,14 @@ def on_disk(folder):
     return size
 
 
-def test_a_survey_tells_entries_bytes_and_last_use(folder, monkeypatch):
-    fill(folder / "b.sqlite", "b", range(700), 2e9, monkeypatch)
-    fill(folder / "a.sqlite", "a", range(3), 1.5e9, monkeypatch)
-    (folder / "notes.txt").write_text("not a cache")
-    first, second = survey(folder)
-    assert (first.path.name, first.entries, first.used) == ("a.sqlite", 3, 1_500_000_000)
-    assert (second.path.name, second.entries, second.used) == ("b.sqlite", 700, 2_000_000_001)
-    assert second.bytes == (folder / "b.sqlite").stat().st_size
+def size_of(file):
+    """The bytes of a cache's file, whose connections are closed."""
+    gc.collect()
+    return file.stat().st_size
 
 
 def test_a_folder_that_is_not_there_holds_no_caches(tmp_path):
-    assert survey(tmp_path / "absent") == []
+    assert list_caches(tmp_path / "absent") == []
     assert bound(tmp_path / "absent", 0) == 0
     assert not (tmp_path / "absent").exists()
 
@@ -450,7 +449,7 @@ def test_what_was_not_used_since_a_time_is_pruned_and_reading_is_a_use(folder, m
     read = list(range(0, 5000, 50))
     assert present(file, "old", read) == read
     prune(folder, before=1_500_000_000)
-    assert survey(folder)[0].entries == 200
+    assert len(times_used(file)) == 200
     assert present(file, "new", range(100)) == list(range(100))
     assert present(file, "old", range(5000)) == read
     assert on_disk(folder) < 200_000
@@ -460,19 +459,20 @@ def test_what_was_not_used_since_a_time_is_pruned_and_reading_is_a_use(folder, m
 def test_any_size_of_values_is_pruned_to_the_limit_and_not_far_below(folder, monkeypatch, length):
     file = folder / "a.sqlite"
     fill(file, "a", range(200_000 // (length + 50)), 1e9, monkeypatch, value="é" * length)
-    limit = survey(folder)[0].bytes // 2
+    limit = size_of(file) // 2
     prune(folder, limit=limit)
-    assert limit // 3 < survey(folder)[0].bytes <= limit
+    assert limit // 3 < size_of(file) <= limit
     assert whole(file)
 
 
 def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(folder, monkeypatch):
-    fill(folder / "a.sqlite", "a", range(5000), 1e9, monkeypatch)
-    size = survey(folder)[0].bytes
+    file = folder / "a.sqlite"
+    fill(file, "a", range(5000), 1e9, monkeypatch)
+    size = size_of(file)
     assert bound(folder, size) == 0
-    assert survey(folder)[0].entries == 5000
+    assert len(times_used(file)) == 5000
     assert bound(folder, size - 1) >= size // 5
-    assert size // 2 < survey(folder)[0].bytes <= 0.8 * size
+    assert size // 2 < size_of(file) <= 0.8 * size
 
 
 def use(file, worker, stop, ready):
@@ -488,13 +488,14 @@ def use(file, worker, stop, ready):
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["local", "network"])
-def test_processes_go_on_while_another_prunes(folder, tmp_path, monkeypatch, network):
+def test_processes_go_on_while_another_prunes(folder, mounted, monkeypatch, network):
     if network:
-        mounted(tmp_path, monkeypatch, *SHARED)
-    file = folder / "a.sqlite"
-    fill(file, "old", range(20_000), 1e9, monkeypatch)
+        mounted()
+    path = folder / "a.sqlite"
+    file = ResultCache(path).file
+    fill(path, "old", range(20_000), 1e9, monkeypatch)
     stop, ready = FORK.Event(), [FORK.Event() for _ in range(3)]
-    workers = [FORK.Process(target=use, args=(file, n, stop, ready[n])) for n in range(3)]
+    workers = [FORK.Process(target=use, args=(path, n, stop, ready[n])) for n in range(3)]
     for worker in workers:
         worker.start()
     assert all(event.wait(60) for event in ready)
@@ -510,26 +511,24 @@ def test_processes_go_on_while_another_prunes(folder, tmp_path, monkeypatch, net
     assert [worker.exitcode for worker in workers] == [0] * 3
     assert size > 4 * MB
     # Pruned to 1 MiB, then written to a little more.
-    assert survey(folder)[0].bytes < 3 * MB
-    assert len(present(file, "old", range(20_000))) < 5000
+    assert size_of(file) < 3 * MB
+    assert len(present(path, "old", range(20_000))) < 5000
     own = [("worker", str(n), str(m)) for n in range(3) for m in range(50)]
-    assert ResultCache(file).get(own) == [*range(50)] * 3
+    assert ResultCache(path).get(own) == [*range(50)] * 3
     assert whole(file)
 
 
-def test_a_file_of_another_host_is_told_and_never_opened(folder, tmp_path, monkeypatch):
-    mounted(tmp_path, monkeypatch, *ALONE)
+def test_a_file_of_another_host_is_listed_and_never_opened(folder, mounted, monkeypatch):
+    mounted()
     for host in ("here", "there"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         fill(folder / "a.sqlite", "a", range(2000), 1e9, monkeypatch)
-    theirs = folder / "a@there.sqlite"
+    mine, theirs = folder / "a@here.sqlite", folder / "a@there.sqlite"
     content = theirs.read_bytes()
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     prune(folder, limit=0)
-    here, there = survey(folder)
-    assert (here.path.name, here.entries) == ("a@here.sqlite", 0)
-    assert (there.path, there.entries, there.bytes) == (theirs, None, len(content))
-    assert abs(there.used - time.time()) < DAY
+    assert list_caches(folder) == [mine, theirs]
+    assert times_used(mine) == []
     assert theirs.read_bytes() == content
 
 
@@ -540,7 +539,6 @@ def test_a_database_of_another_kind_is_not_touched(folder):
         connection.execute("CREATE TABLE texts (text TEXT)")
         connection.executemany("INSERT INTO texts VALUES (?)", [("x" * 5000,)] * 100)
     content = file.read_bytes()
-    assert survey(folder) == []
     prune(folder, limit=0, before=2**40)
     assert file.read_bytes() == content
 
@@ -548,9 +546,8 @@ def test_a_database_of_another_kind_is_not_touched(folder):
 def test_a_damaged_cache_is_told_in_one_line(folder):
     folder.mkdir()
     (folder / "a.sqlite").write_bytes(random.Random(0).randbytes(9000))
-    for call in (survey, lambda place: prune(place, limit=0)):
-        with pytest.raises(InputError, match=r"cache .*a.sqlite is damaged.*move that file away"):
-            call(folder)
+    with pytest.raises(InputError, match=r"cache .*a.sqlite is damaged.*move that file away"):
+        prune(folder, limit=0)
 
 
 # Replies to prompts.
@@ -584,7 +581,8 @@ def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
     tmp_path, cached, counted
 ):
     value = {"text": "yes", "retried": False, "tokens": cached}
-    assert replies(ScriptedModel(), tmp_path, stored=value) == counted
+    counts = replies(ScriptedModel(), tmp_path, stored=value)
+    assert counts == {"cache_hits": 1, "cache_misses": 0, **counted}
     # Tokens that the server did not count are unknown now and from the cache.
     for steps in ([saying("yes", usage=Usage(input=5))], []):
         assert replies(ScriptedModel(*steps), tmp_path / "other")["reply_unmetered"] == 1
@@ -640,7 +638,7 @@ def test_each_repeat_has_a_sampled_reply_of_its_own_and_gets_it_again(tmp_path):
             bound = llm.of(blocking, tmp_path)
             texts = [bound.replies({"prompt": repeat_id("q", n)})["prompt"].text for n in (1, 2, 3)]
         seeds = [request.settings.seed for request in model.requests]
-        hits, misses = llm.lookups["cache_hits"], llm.lookups["cache_misses"]
+        hits, misses = llm.counts()["cache_hits"], llm.counts()["cache_misses"]
         return texts, seeds, (hits, misses), counts()["samples_of_other_runs"]
 
     sampled = SamplingParams(seed=5)
@@ -741,16 +739,13 @@ def in_batches(size, seed, count=None):
 
 
 @pytest.mark.parametrize(
-    ("size", "threads", "kind"),
-    [(len(PROMPTS), 1, None), (16, 4, None), (1, 8, None), (16, 4, "nfs4"), (16, 4, "nfs")],
+    ("size", "threads", "network"),
+    [(len(PROMPTS), 1, False), (16, 4, False), (1, 8, False), (16, 4, True)],
 )
-def test_two_processes_pay_for_each_prompt_once(tmp_path, peer, monkeypatch, size, threads, kind):
-    if kind:
-        table = tmp_path / "mountinfo"
-        options = {"nfs4": "local_lock=none", "nfs": "nolock,local_lock=all"}[kind]
-        table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw,{options}")
-        monkeypatch.setattr(files, "MOUNTS", table)
-    count = cases(200, 40) if kind else len(PROMPTS)  # each reply is synced there
+def test_two_processes_pay_for_each_prompt_once(tmp_path, peer, mounted, size, threads, network):
+    if network:
+        mounted()
+    count = cases(200, 40) if network else len(PROMPTS)  # each reply is synced there
     peer.default = answering(0.002)
     processes = [
         begun(tmp_path / "caches", peer, in_batches(size, seed, count), threads=threads)
@@ -760,10 +755,13 @@ def test_two_processes_pay_for_each_prompt_once(tmp_path, peer, monkeypatch, siz
     assert paid(peer) == Counter(PROMPTS[:count]), f"{len(peer.requests)} requests"
 
 
+@pytest.mark.parametrize("network", [False, True], ids=["local", "network"])
 @pytest.mark.parametrize("seed", range(cases(20, 2)))
 def test_more_processes_some_of_which_are_killed_pay_twice_only_for_what_was_in_flight(
-    tmp_path, peer, seed
+    tmp_path, peer, mounted, seed, network
 ):
+    if network:
+        mounted()
     chance = random.Random(seed)
     peer.default = answering(0.01)
     processes = [begun(tmp_path, peer, in_batches(50, seed * 4 + number)) for number in range(4)]
@@ -912,8 +910,9 @@ def test_replies_of_another_process_count_as_shared(tmp_path):
         "reply_input_tokens": 3,
         "reply_output_tokens": 6,
         "reply_unmetered": 2,  # the scripted model tells no tokens
+        "cache_hits": 0,
+        "cache_misses": 5,
     }
-    assert client.lookups == {"cache_hits": 0, "cache_misses": 5}
 
 
 def test_an_error_frees_the_claims(tmp_path):

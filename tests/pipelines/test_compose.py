@@ -140,6 +140,8 @@ SECOND = Fixed({"b": {"z": 0.9, "w": 0.5, "x": 0.4}}, "other")
 class TwoRankings(OpenedIndex):
     """Ranks as `FIRST` for BM25, and as `SECOND` for k1=2 and for query likelihood."""
 
+    supports = frozenset({"bm25", "ql"})
+
     def __init__(self):
         self.models = []
 
@@ -244,7 +246,8 @@ def test_both_retrievers_are_bound_and_checked(kind):
     bound = fusion.bind(Collection("c1", index=TwoRankings()))
     pd.testing.assert_frame_equal(bound(frame("b")), kind(FIRST, SECOND)(frame("b")))
     refused("not bound", lambda: fusion(frame("b")))
-    refused("pisa offers no ql", lambda: kind(BM25(), QueryLikelihood()).validate(PisaEngine()))
+    other = kind(BM25(), QueryLikelihood())
+    refused("needs ql, which engine=pisa does not", lambda: other.validate(PisaEngine()))
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])

@@ -408,7 +408,7 @@ def test_a_bound_retriever_ranks_as_the_index_s_own_and_leaves_the_first_as_it_w
 
 def test_an_engine_that_lacks_a_model_is_refused_before_it_builds():
     for retriever in (RM3(), QueryLikelihood()):
-        with pytest.raises(InputError, match=r"pisa offers no .*valid: bm25.*engine=lexical"):
+        with pytest.raises(InputError, match=r"engine=pisa does not.*valid: bm25.*engine=lexical"):
             retriever.validate(PisaEngine())
         retriever.validate(LexicalEngine())
 
@@ -680,12 +680,12 @@ def write_lexical(folder):
 
 
 def open_lexical(folder):
-    return LexicalIndex.open(folder)
+    return LexicalIndex(folder)
 
 
 def base_of(folder):
     path = folder.parent / "base"
-    return LexicalIndex.open(path) if path.exists() else LexicalIndex.build(UNITS, path)
+    return LexicalIndex(path) if path.exists() else LexicalIndex.build(UNITS, path)
 
 
 def enriched_engine(folder):
@@ -747,7 +747,7 @@ def write_spans(folder):
 KINDS = {
     "lexical": (write_lexical, open_lexical),
     "enriched": (write_enriched, open_enriched),
-    "impacts": (write_impacts, ImpactIndex.open),
+    "impacts": (write_impacts, ImpactIndex),
     "store": (write_store, SqliteStore),
     "spans": (write_spans, lambda folder: SqliteStore(texts_of(folder), folder)),
 }
@@ -893,7 +893,7 @@ def test_a_damaged_record_of_openings_is_made_again(content, built_kinds, tmp_pa
     shutil.copytree(built_kinds["lexical"], tmp_path / "index")
     (tmp_path / "index" / VERIFIED).write_bytes(content)
     time.sleep(2 * files._SETTLED_NS / 1e9)
-    assert LexicalIndex.open(tmp_path / "index").search(["tide"])[0].tolist()
+    assert LexicalIndex(tmp_path / "index").search(["tide"])[0].tolist()
     record = json.loads((tmp_path / "index" / VERIFIED).read_text("utf-8"))
     content = (tmp_path / "index" / "documents.bin").read_bytes()
     assert record["documents.bin"][0] == f"{files.zlib.crc32(content):08x}"

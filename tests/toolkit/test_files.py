@@ -29,6 +29,7 @@ from soundingline.toolkit.files import (
     file_lock,
     file_system,
     fingerprint,
+    is_local,
     open_own,
     read_json_lines,
     recover_json_lines,
@@ -43,16 +44,13 @@ MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remoun
 30 22 0:25 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1024k
 41 22 0:40 / /home rw,relatime shared:2 - nfs4 server:/home rw,vers=4.2,hard,local_lock=none
 42 22 0:41 / /old rw - nfs server:/old rw,vers=3,nolock,local_lock=all
-43 22 0:42 / /posix rw - nfs server:/posix rw,vers=3,local_lock=posix
-44 22 0:43 / /flock rw - nfs server:/flock rw,vers=3,local_lock=flock
 45 22 0:44 / /scratch rw - lustre 10.0.0.2@o2ib:/fs rw,flock,lazystatfs
-46 22 0:45 / /scratch/alone rw - lustre 10.0.0.2@o2ib:/fs rw,localflock
 47 22 0:46 / /my\040share\134x rw - cifs //server/share rw,vers=3.1.1
 48 22 0:47 / /bees rw - beegfs beegfs_nodev rw
 49 22 0:48 / /far rw - fuse.sshfs me@far: rw,user_id=1000
 50 22 0:49 / /over rw - ext4 /dev/sdb1 rw
 51 22 0:50 / /over rw - gpfs gpfs0 rw
-52 22 0:51 / /nobrl rw - cifs //server/share rw,nobrl
+52 22 0:51 / /disks rw - ocfs2 /dev/sdc1 rw
 """
 
 
@@ -211,40 +209,37 @@ def mounts(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("mounts")
 @pytest.mark.parametrize(
-    ("path", "kind", "network", "shares_locks"),
+    ("path", "kind", "local"),
     [
-        ("/somewhere/deep", "ext4", False, False),
-        ("/home/me/caches", "nfs4", True, True),
-        ("/homes", "ext4", False, False),
-        ("/old/caches", "nfs", True, False),
-        ("/posix", "nfs", True, False),
-        ("/flock", "nfs", True, True),
-        ("/scratch/me", "lustre", True, True),
-        ("/scratch/alone/me", "lustre", True, False),
-        ("/my share\\x/caches", "cifs", True, True),
-        ("/nobrl", "cifs", True, False),
-        ("/bees/caches", "beegfs", True, False),
-        ("/far/caches", "fuse.sshfs", True, False),
-        ("/over/caches", "gpfs", True, True),
+        ("/somewhere/deep", "ext4", True),
+        ("/tmp/caches", "tmpfs", True),
+        ("/home/me/caches", "nfs4", False),
+        ("/homes", "ext4", True),
+        ("/old/caches", "nfs", False),
+        ("/scratch/me", "lustre", False),
+        ("/my share\\x/caches", "cifs", False),
+        ("/bees/caches", "beegfs", False),
+        ("/far/caches", "fuse.sshfs", False),
+        ("/over/caches", "gpfs", False),
+        ("/disks/caches", "ocfs2", False),
     ],
 )
-def test_the_deepest_and_newest_mount_counts(path, kind, network, shares_locks):
-    system = file_system(path)
-    assert (system.kind, system.network, system.shares_locks) == (kind, network, shares_locks)
+def test_the_deepest_and_newest_mount_counts(path, kind, local):
+    assert (file_system(path), is_local(path)) == (kind, local)
 
 
 @pytest.mark.usefixtures("mounts")
-def test_links_are_followed_and_without_a_table_no_file_system_is_known(tmp_path, monkeypatch):
+def test_links_are_followed_and_without_a_table_no_file_system_is_local(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("/home/me")
-    assert file_system(tmp_path / "link" / "caches").kind == "nfs4"
+    assert file_system(tmp_path / "link" / "caches") == "nfs4"
     monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
-    assert file_system("/home") is None
+    assert (file_system("/home"), is_local("/home")) == ("unknown", False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/self/mountinfo")
 def test_this_machine_has_a_file_system_for_every_path(tmp_path):
-    assert file_system("/proc/self").kind == "proc"
-    assert file_system(tmp_path / "absent" / "file") is not None
+    assert file_system("/proc/self") == "proc"
+    assert file_system(tmp_path / "absent" / "file") != "unknown"
 
 
 # Append-only logs: every complete line is read again, whatever ended the writer.

@@ -365,7 +365,7 @@ def test_an_index_with_missing_documents_is_not_taken_for_a_whole_one(collection
 class OtherRetriever(Retriever):
     """As a dense one, it has an index of its own."""
 
-    takes_weights = searches_enriched = False
+    supports = frozenset()
 
 
 @pytest.mark.parametrize(
@@ -376,9 +376,13 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     likelihood = around(QueryLikelihood())
     compose(likelihood, enrichment=query)
     for retriever, enrichment, message in (
-        (likelihood, corpus, "cannot search enriched documents.*enrichment.corpus=null"),
-        (around(OtherRetriever()), corpus, "cannot search enriched documents"),
-        (around(OtherRetriever()), query, "cannot search with an enriched query.*query=null"),
+        (
+            likelihood,
+            corpus,
+            "needs enriched documents, which .* valid: weighted queries",
+        ),
+        (around(OtherRetriever()), corpus, "needs enriched documents"),
+        (around(OtherRetriever()), query, "needs weighted queries.* valid: nothing"),
     ):
         with pytest.raises(InputError, match=message):
             compose(retriever, enrichment=enrichment)
@@ -389,9 +393,12 @@ def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(c
     query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
     fusion = ReciprocalRankFusion(BM25(), OtherRetriever())
     compose(fusion, enrichment=corpus)
-    refused("cannot search with an enriched query", lambda: compose(fusion, enrichment=query))
+    refused(
+        "Enrichment needs weighted queries, which ReciprocalRankFusion does not",
+        lambda: compose(fusion, enrichment=query),
+    )
     with_likelihood = ReciprocalRankFusion(BM25(), QueryLikelihood())
-    with pytest.raises(InputError, match="an index with phrases offers no query likelihood"):
+    with pytest.raises(InputError, match=r"QueryLikelihood needs ql, which .*over.* does"):
         with_likelihood.bind(corpus.enriched(collection))
 
 
@@ -722,7 +729,7 @@ def test_feedback_and_texts_are_those_of_the_plain_documents(base, units):
     assert loaded["text"].tolist() == [units[int(docno[1:])].text for docno in loaded["docno"]]
     copied = pickle.loads(pickle.dumps(index))
     assert copied == index != base and copied.base == base
-    refused("an index with phrases offers no query likelihood", index.ql)
+    refused("QueryLikelihood needs ql, which .*over.* does not support", index.ql)
 
 
 class OutOfOrder(GivenPhrases):

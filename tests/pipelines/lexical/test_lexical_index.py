@@ -391,7 +391,7 @@ def test_an_index_that_does_not_fit_is_refused_with_how_to_rebuild(index, damage
         else "build it: soundingline index"
     )
     with pytest.raises(InputError, match=f"{message}.*{advice}"):
-        LexicalIndex.open(index.path, corpus_fingerprint="c1")
+        LexicalIndex(index.path, corpus_fingerprint="c1")
 
 
 def test_compiled_code_needs_no_place_to_be_kept():
@@ -643,7 +643,7 @@ def test_a_package_is_what_was_built_and_is_the_same_index_elsewhere(
     monkeypatch.setenv("PYTERRIER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(forward, "_FILES_PAY", 0)
     built = {path.name for path in packaged.path.iterdir() if path.name != VERIFIED}
-    expected = LexicalIndex.open(packaged.path).bm25().rm3()(QUERIES)
+    expected = LexicalIndex(packaged.path).bm25().rm3()(QUERIES)
     assert (packaged.path / "forward").is_dir()  # noted since, and no part of the index
     metadata = {}
     package = packaged.build_package(verbose=False, metadata_out=metadata)

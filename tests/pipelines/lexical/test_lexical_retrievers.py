@@ -358,7 +358,7 @@ def test_what_cannot_be_cross_fitted_is_refused(cacm):
         "valid: k1, b": lambda: CrossFittedBM25(grid={"k1": [1]}),
         "the grid's b": lambda: CrossFittedBM25(grid={"k1": [1], "b": [2]}),
         "is no measure": lambda: CrossFittedBM25(objective="nDGC@10"),
-        "bm25_from_tuning": lambda: CrossFittedBM25().validate(PisaEngine()),
+        "needs grid, which engine=pisa": lambda: CrossFittedBM25().validate(PisaEngine()),
         "question '1' is in two folds": lambda: BM25(fold_parameters=[OF_FIRST] * 2),
         "b=2": lambda: BM25(fold_parameters=[steep]),
         "none of the 52 questions .* runs/t": lambda: other.bind(collection_of(cacm)),
@@ -816,9 +816,9 @@ def test_texts_come_from_the_collection_if_the_index_has_none(tmp_path):
 
 def test_operators_without_meaning_are_refused():
     refused("operators is 'quotes'", lambda: BM25(operators="quotes"))
-    refused("knows no retriever", lambda: BM25(operators="phrases").validate(PisaEngine()))
+    refused("BM25 needs operators", lambda: BM25(operators="phrases").validate(PisaEngine()))
     enrichment = Enrichment(query=FeedbackPhrases())
-    refused("enriched query", lambda: compose(BM25(operators="phrases"), enrichment=enrichment))
+    refused("weighted queries", lambda: compose(BM25(operators="phrases"), enrichment=enrichment))
 
 
 # Query likelihood and RM3.
@@ -1055,7 +1055,7 @@ def test_a_retriever_with_feedback_is_a_pipeline_that_can_be_inspected(tmp_path)
         columns = ["qid", "query", "docno", "score", "rank"]
         assert short(inp).equals((retriever >> feedback >> retriever)(inp)[columns])
         assert list(short(inp).columns) == columns and len(short(inp)) == 3
-    again = Feedback(LexicalIndex.open(index.path), fb_docs=3)
+    again = Feedback(LexicalIndex(index.path), fb_docs=3)
     assert repr(again) == f"Feedback({index!r}, fb_terms=10, fb_docs=3, original_weight=0.5)"
     columns = ["qid", "query", "docno", "score", "rank"]
     outputs = pt.inspect.transformer_outputs(Feedback(index), columns)
@@ -1121,7 +1121,7 @@ def test_terms_by_document_of_another_index_or_damaged_are_written_again(bags, d
         (files / "terms.bin").write_bytes(b"1234")
     else:
         (files / "manifest.json").unlink()
-    assert rare_terms(LexicalIndex.open(index.path)) == expected
+    assert rare_terms(LexicalIndex(index.path)) == expected
     assert any(expected)
 
 
@@ -1135,5 +1135,5 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(bags, tmp_path, monk
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(forward, "atomic_folder", refused)
-    assert rare_terms(LexicalIndex.open(index.path)) == expected
+    assert rare_terms(LexicalIndex(index.path)) == expected
     assert not (index.path / "forward").exists()
