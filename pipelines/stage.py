@@ -184,7 +184,7 @@ class Stage(ByArguments, pt.Transformer):
     needs_llm: ClassVar[bool] = False
     """Whether it cannot work without a language model in its collection."""
 
-    needs_logprobs: ClassVar[bool] = False
+    needs_logprobs: bool = False
     """Whether that model must give log-probabilities."""
 
     needs_completions: ClassVar[bool] = False

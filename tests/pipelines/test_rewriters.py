@@ -334,7 +334,7 @@ def test_settings_of_hyde_are_checked(collection):
             HyDE(**arguments)
     with pytest.raises(InputError, match="is not bound"):
         HyDE().transform(FRAME)
-    with pytest.raises(InputError, match="need one, and the collection has none"):
+    with pytest.raises(InputError, match="ModelText asks a language model, and there is none"):
         HyDE().bind(collection).transform(FRAME)
 
 
