@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 import pandas as pd
 import pyterrier as pt
+from typing_extensions import Self
 
-from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
 from soundingline.pipelines.stage import (
-    Bound,
     Collection,
     Counts,
     Stage,
     as_pyterrier,
+    best_first,
     not_bound,
     topic_columns,
 )
@@ -91,9 +90,9 @@ class LinkExpansion(Stage):
             check_int("depth", self.depth, do="set it to null for all documents")
         self._counts = Counts()
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """`InputError` if neither the stage nor the collection has links."""
-        bound_copy: Any = super().bind(collection)
+        bound_copy = super().bind(collection)
         if bound_copy.links is None:
             if collection.links is None:
                 raise InputError(
@@ -102,7 +101,7 @@ class LinkExpansion(Stage):
                     do="choose another retriever, or add the file (docs/data.md)",
                 )
             bound_copy.links = collection.links()
-        return bound_copy  # type: ignore[no-any-return]
+        return bound_copy
 
     @property
     def fingerprint(self) -> str:
@@ -128,7 +127,7 @@ class LinkExpansion(Stage):
         return pd.concat(parts, ignore_index=True)
 
     def _expanded(self, ranking: pd.DataFrame) -> pd.DataFrame:
-        ranking = best_first(ranking)
+        ranking = ranking.iloc[best_first(ranking)[0]]
         best: dict[str, float] = {}
         for docno, score in zip(ranking["docno"], ranking["score"], strict=True):
             best.setdefault(parent(docno), float(score))

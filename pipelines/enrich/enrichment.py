@@ -40,7 +40,9 @@ from soundingline.pipelines.stage import (
     Stage,
     add_note,
     as_pyterrier,
+    best_first,
     not_bound,
+    places_in,
 )
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
@@ -505,12 +507,9 @@ class Excluding(Stage):
                 model = self.retriever.for_question(qid)
                 [parts] = index.score([terms], [numbers], model)
                 scores[rows] -= self.weight * parts
-        order = np.lexsort((-scores, groups))  # stable: equal scores keep their order
-        order = order[accepted[order]]
-        left = groups[order]
-        ranks = np.arange(len(order)) - np.searchsorted(left, left)
-        out = ranking.iloc[order].assign(score=scores[order], rank=ranks)
-        return out.reset_index(drop=True)
+        ranking = ranking.assign(score=scores)[accepted]
+        order, left = best_first(ranking[["qid", "score"]])
+        return ranking.iloc[order].assign(rank=places_in(left)).reset_index(drop=True)
 
 
 def _counted_as(reason: str) -> str:
