@@ -426,15 +426,6 @@ class ModelText(LlmSource):
         """The prompt for a query."""
         return self._prompt.filled({"query": query})
 
-    def for_documents(
-        self, units: Iterable[Unit], collection: Collection
-    ) -> Iterator[tuple[str, Sequence[str]]]:
-        """`InputError`: these texts are for queries."""
-        raise InputError(
-            f"{self.method} writes texts for queries, and not for documents",
-            do="set enrichment.corpus=null, or another source for it",
-        )
-
     def read(self, reply: Reply) -> Sequence[str]:
         """The text of a reply, cut and counted."""
         text = "" if reply.error else clean_text(reply.text, self.max_words)

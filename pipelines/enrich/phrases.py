@@ -156,17 +156,25 @@ class PhraseSource(ByArguments, ABC):
         """The origin of the phrases for readers, as JSON."""
         return {"kind": type(self).__name__, **self._arguments()}
 
-    @abstractmethod
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
-        """Unit id and phrases of each unit, in the order of the units."""
+        """Unit id and phrases of each unit, in the order of the units. `InputError` unless a
+        subclass has them."""
+        raise InputError(
+            f"{type(self).__name__} gives phrases for queries, and not for documents",
+            do="set enrichment.corpus=null, or another source for it",
+        )
 
-    @abstractmethod
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        """The phrases of each query; a `WeightedPhrase` carries a weight."""
+        """The phrases of each query; a `WeightedPhrase` carries a weight. `InputError` unless a
+        subclass has them."""
+        raise InputError(
+            f"{type(self).__name__} gives phrases for documents, and not for queries",
+            do="set enrichment.query=null, or another source for it",
+        )
 
 
 class PhraseRow(BaseModel):

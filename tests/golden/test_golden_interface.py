@@ -228,7 +228,7 @@ BAD = {
     f"rank {FEEDBACK} enrichment.query_filter.tau=0": "tau",
     f"rank {FEEDBACK} enrichment.query.phrases=0": "phrases",
     f"rank {FEEDBACK} +enrichment.query_filter.tua=1": "tua",
-    "rank enrichment=feedback enrichment.sides=corpus retriever=ql": "enriched",
+    "rank enrichment=feedback enrichment.sides=corpus": "neither",
     "rank benchmark=beir": "benchmark.path",
     "rank benchmark=beir benchmark.path=/no/such/folder": "/no/such/folder",
     "rank benchmark=beir benchmark.path={world} benchmark.split=train": "dev, test",

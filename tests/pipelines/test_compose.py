@@ -198,7 +198,10 @@ BY_RANK = Fixed({"b": {"x": 1.0, "y": 2.0}})  # against its scores
             Interpolation(FIRST, SECOND, normalise=None),
             {"x": 4.5 + 0.2, "y": 2.5 + 0.2, "z": 0.5 + 0.45, "w": 0.5 + 0.25},
         ),
-        (Interpolation(FIRST, SECOND, weights=[1.0, 0.0]), {"x": 1.0, "y": 0.5, "w": 0.0, "z": 0.0}),
+        (
+            Interpolation(FIRST, SECOND, weights=[1.0, 0.0]),
+            {"x": 1.0, "y": 0.5, "w": 0.0, "z": 0.0},
+        ),
         (Interpolation(SAME, Fixed({"b": {"z": 4.0}})), {"x": 0.5, "y": 0.5, "z": 0.5}),
         # A fifth list: x 0, y 1 of BY_RANK as of the others.
         (
