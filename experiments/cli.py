@@ -53,7 +53,7 @@ from soundingline.experiments.config import (
     search_path_of,
 )
 from soundingline.experiments.hydra_plugins import check_submission
-from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets, unknown_key
+from soundingline.experiments.refusals import fault_of, refusal_line, refuse_secrets, unknown_key
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
@@ -609,7 +609,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     def refuse(settings: Settings, error: Exception) -> None:
         if not is_bad_input(error):
             raise error
-        refused.append(one_line(error))
+        refused.append(refusal_line(error))
         if is_first(settings, fault_of(error) or refused[-1]):
             notify(refused[-1])
         if settings.multirun:
@@ -768,7 +768,7 @@ def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
         notify(f"interrupted{done}; the same command continues")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
-        notify(one_line(error))
+        notify(refusal_line(error))
     return exit_code(unfinished)
 
 

@@ -19,7 +19,7 @@ from support.checkpoints import save_rankllama, write_splade, write_tokenizer
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.experiment import Experiment
-from soundingline.experiments.refusals import one_line
+from soundingline.experiments.refusals import refusal_line
 from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import index
 from soundingline.toolkit.console import in_one_line
@@ -660,14 +660,14 @@ def test_the_innermost_input_error_is_printed():
     error = RuntimeError("outer")
     error.__context__ = ValueError("middle")
     error.__context__.__cause__ = InputError("inner")
-    assert one_line(error) == "inner."
+    assert refusal_line(error) == "inner."
 
 
 def test_a_cycle_of_causes_ends():
     """A library that raises one exception object again can make it part of its own context."""
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
-    assert one_line(first) == "first"
+    assert refusal_line(first) == "first"
 
 
 OPTIONS = Path(__file__).resolve().parent / "options"
