@@ -20,15 +20,11 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.engines.engine import RankedList
-from soundingline.pipelines.enrich.phrases import (
-    QueryContext,
-    batches,
-    query_contexts,
-    read_phrases,
-)
+from soundingline.pipelines.enrich.phrases import batches, read_phrases
 from soundingline.pipelines.fusion import FUSIONS, fused_by_rank
 from soundingline.pipelines.prompting import LlmStep, PromptTemplate
 from soundingline.pipelines.retrieve import check_queries, ranked
+from soundingline.pipelines.rewrite import QueryContext, query_contexts
 from soundingline.pipelines.stage import Stage, as_pyterrier, not_bound
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int

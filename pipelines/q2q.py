@@ -1,15 +1,18 @@
-"""Query to question (Q2Q): keyword queries as natural-language questions, by a language model."""
+"""Rewriters that ask a language model: Q2Q writes keyword queries as natural-language questions,
+and HyDE a passage that answers the query."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from soundingline.pipelines.enrich.phrases import QueryContext
+from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.prompting import LlmStep, PromptTemplate, Reply
-from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
+from soundingline.pipelines.rewrite import QueryContext, Rewriter, RewrittenQuery
+from soundingline.pipelines.stage import not_bound
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.queries import words_of
@@ -18,6 +21,7 @@ EMPTY, COPIED = "empty", "copied"
 _COUNTED = ("fell_back", "without_reasoning", "lost_numbers", COPIED, "errors")
 _QUOTED = 500  # characters of a reply in the record of a search
 _EXAMPLE = "- "  # begins the examples of a prompt
+_NO_PASSAGE = {"fell_back": "no passage"}
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 
 
@@ -119,7 +123,7 @@ class Q2Q(LlmStep, Rewriter):
 
     def _read(self, query: QueryContext, reply: Reply) -> RewrittenQuery:
         trouble = reply.error or trouble_of(reply.text, self._examples)
-        question = query.text if trouble else one_line(reply.text)
+        question = query.text if trouble else joined_lines(reply.text)
         events = {
             "retried": reply.retried,
             "without_reasoning": self.reasoning and not query.reasoning.strip(),
@@ -134,15 +138,67 @@ class Q2Q(LlmStep, Rewriter):
         return RewrittenQuery(question, {name: value for name, value in events.items() if value})
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class HyDE(Rewriter):
+    """Replaces the query by a passage that a language model writes to answer it.
+
+    The passage comes from the model of the collection. The original method searches with the mean
+    of the embeddings of several passages and the query; this class searches with the text of one
+    passage, which suits dense and lexical retrievers. If there is no passage (an empty reply, a
+    refusal), the query is unchanged and the note `rewrite` has `fell_back`. The cached passages are
+    shared with `enrichment=hyde`, which appends the passage to the query.
+
+    Args:
+        apply_to: See `Rewriter`.
+        task, prompt, max_words: See `ModelText`.
+
+    Source: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", ACL 2023,
+    arXiv 2212.10496.
+    """
+
+    needs_llm: ClassVar[bool] = True
+    apply_to: str = "retriever"
+    task: str = "general"
+    prompt: str | None = None
+    max_words: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Shared by bound copies, and with it the counts.
+        self._passages = ModelText(
+            method="hyde", task=self.task, prompt=self.prompt, max_words=self.max_words
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompt and the limit."""
+        return self._passages.fingerprint
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """The counts of `ModelText`."""
+        return self._passages.counts
+
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        """A passage for each query. The stage must be bound to a collection with a model."""
+        if self.collection is None:
+            raise not_bound(self, "bind it to a collection that has a language model")
+        passages = self._passages.for_queries(queries, self.collection)
+        return [
+            RewrittenQuery(passage[0]) if passage else RewrittenQuery(query.text, _NO_PASSAGE)
+            for query, passage in zip(queries, passages, strict=True)
+        ]
+
+
 def trouble_of(reply: str, examples: Collection[tuple[str, ...]] = ()) -> str:
     """Why a reply is not a question: it is `empty`, or `copied` from the `examples` of the prompt,
     which are given by their words. Empty for a question."""
-    if not one_line(reply):
+    if not joined_lines(reply):
         return EMPTY
     return COPIED if _words(reply) in examples else ""
 
 
-def one_line(reply: str) -> str:
+def joined_lines(reply: str) -> str:
     """The lines of a reply as one."""
     return " ".join(reply.splitlines()).strip()
 

@@ -22,18 +22,14 @@ from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import Engine, RemoteEngine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
-from soundingline.pipelines.enrich.phrases import (
-    PhraseSource,
-    QueryContext,
-    query_contexts,
-    weight_of,
-)
+from soundingline.pipelines.enrich.phrases import PhraseSource, weight_of
 from soundingline.pipelines.index_folder import read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.rewrite import QueryContext, query_contexts
 from soundingline.pipelines.stage import (
     Collection,
     Counts,

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext
+from soundingline.pipelines.enrich.phrases import PhraseSource
 from soundingline.pipelines.lexical.analyzers import is_ngram
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import check_feedback
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint

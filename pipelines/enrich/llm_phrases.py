@@ -22,7 +22,6 @@ from soundingline.pipelines.enrich.phrases import (
     KEY,
     LEFT_OUT,
     PhraseSource,
-    QueryContext,
     WeightedPhrase,
     batches,
     clean,
@@ -40,6 +39,7 @@ from soundingline.pipelines.prompting import (
     json_object,
     read_prompt,
 )
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int, is_number

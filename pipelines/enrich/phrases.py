@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-import pandas as pd
 from pydantic import BaseModel
 
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import ByArguments, Collection, Counts, MadeOnce, shared_property
 from soundingline.toolkit.benchmarks.formats import rows
 from soundingline.toolkit.console import notify
@@ -100,26 +100,6 @@ def _visible(text: str) -> str:
         if character.isspace() or unicodedata.category(character) not in _CONTROL
     )
     return " ".join("".join(visible).split())
-
-
-class QueryContext(NamedTuple):
-    """A query, the id of its question, and the newest reasoning of its agent."""
-
-    text: str
-    qid: str = ""
-    reasoning: str = ""
-
-
-def query_contexts(frame: pd.DataFrame) -> list[QueryContext]:
-    """The queries of a frame with the columns `qid`, `query` and, if known, `reasoning`.
-    `InputError` if a query is not a text."""
-    texts = frame["query"].tolist()
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(f"a query is {text!r}", valid="text")
-    thoughts = frame["reasoning"].tolist() if "reasoning" in frame.columns else [""] * len(texts)
-    reasoning = [thought if isinstance(thought, str) else "" for thought in thoughts]
-    return list(map(QueryContext, texts, map(str, frame["qid"].tolist()), reasoning))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

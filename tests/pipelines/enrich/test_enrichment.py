@@ -30,7 +30,6 @@ from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, Weigh
 from soundingline.pipelines.enrich.phrases import (
     PhraseFile,
     PhraseSource,
-    QueryContext,
     clean,
     read_phrases,
 )
@@ -40,6 +39,7 @@ from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.retrieve import BM25, QueryLikelihood, Retriever
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError

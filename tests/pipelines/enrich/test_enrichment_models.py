@@ -18,9 +18,9 @@ from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.doc2query import Doc2Query
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelPhrases, ModelText
-from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
