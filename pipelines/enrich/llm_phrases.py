@@ -338,18 +338,21 @@ class WeightedPhrases(ModelPhrases):
         phrases, left_out = clean(usable, self.phrases, self.words)
         bad = weighted.count(None)
         self._counts.add(texts=1, no_phrase=not phrases, bad_weight=bad, **left_out)
-        if self.exclusions == "none":
-            return phrases
-        # The exclusions are those of the last JSON object that has keywords.
-        objects = [v for v in json_values(reply.text) if isinstance(v, dict) and KEY in v]
-        exclude = objects[-1].get(_EXCLUDE) if objects else None
-        exclude = exclude if isinstance(exclude, list) else []
-        excluded, left_out = clean(exclude, _MOST_EXCLUDED, self.words)
+        return phrases if self.exclusions == "none" else (*phrases, *self._excluded(reply.text))
+
+    def _excluded(self, answer: str) -> list[WeightedPhrase]:
+        """The exclusions of the last JSON object of an answer that has keywords, cleaned and
+        counted."""
+        objects = [v for v in json_values(answer) if isinstance(v, dict) and KEY in v]
+        listed = objects[-1].get(_EXCLUDE) if objects else None
+        excluded, left_out = clean(
+            listed if isinstance(listed, list) else [], _MOST_EXCLUDED, self.words
+        )
         self._counts.add(exclusions=len(excluded), **left_out)
-        return (*phrases, *(WeightedPhrase(text, -1.0) for text in excluded))
+        return [WeightedPhrase(text, -1.0) for text in excluded]
 
     def _weighted(self, entry: Any) -> Any:
-        """A `WeightedPhrase`, what is no phrase as it is, or None for an impossible weight."""
+        """A `WeightedPhrase`, what is not a phrase as it is, or None for an impossible weight."""
         if not isinstance(entry, dict):
             return entry
         term, weight = entry.get("term"), entry.get("weight", 1.0)

@@ -33,7 +33,7 @@ _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 class WeightedPhrase(str):
     """A phrase whose terms count `weight` times in the expansion of a query. A weight below 0 makes
-    it an exclusion, which is no part of the expansion."""
+    it an exclusion, which is not a part of the expansion."""
 
     weight: float
 
@@ -219,8 +219,8 @@ class PhraseFile(PhraseSource):
                 valid=f'lines with ids of documents, as {{"id": "{unit_id}", "phrases": [...]}}',
             )
         if matched < len(by_id):
-            lacking = f"{len(by_id) - matched:,} of {len(by_id):,} ids of '{self.path}'"
-            notify(f"{lacking} are no document's; their phrases are left out")
+            others = f"{len(by_id) - matched:,} of {len(by_id):,} ids of '{self.path}'"
+            notify(f"{others} are not in the corpus; their phrases are left out")
 
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection

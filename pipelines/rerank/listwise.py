@@ -32,8 +32,8 @@ _MOST_DIGITS = 18
 
 
 class Permutation(NamedTuple):
-    """An order of passages: places from 0, each once, best first. `repaired`: the answer was no
-    permutation. `empty`: it had no order, so that this is the old one."""
+    """An order of passages: places from 0, each once, best first. `repaired`: the answer was not
+    a permutation. `empty`: it had no order, so that this is the old one."""
 
     order: tuple[int, ...]
     repaired: bool
@@ -108,7 +108,7 @@ class Listwise(LlmStep, HeadReranker):
     al., EMNLP 2023). Scores count down to 1 over the head.
 
     The windows of a query follow each other, from the end of the head to its front; those of
-    different queries are requested together. An answer that is no permutation is repaired (see
+    different queries are requested together. An answer that is not a permutation is repaired (see
     `read_permutation`). An answer without any order is requested once more; then the window keeps
     its order, as it does if the model refuses, or the prompt or the answer is too long. Other
     errors of the model are raised. Replies are cached by prompt, model and sampling settings.
