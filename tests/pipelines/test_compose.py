@@ -281,6 +281,9 @@ def test_options_nest_any_two_retrievers(option):
             three = compose("config", overrides=[*overrides, "retriever@retriever.third=bm25_rm3"])
             retrievers = [type(each).__name__ for each in instantiate(three.retriever).retrievers]
             assert retrievers == ["BM25", "QueryLikelihood", "RM3"]
+        else:
+            more = compose("config", overrides=[*overrides, "retriever.weight=0.25"])
+            assert instantiate(more.retriever).weights == [0.25, 0.75]
     made = instantiate(config.retriever)
     first, second = made.retrievers
     assert repr(first) == repr(BM25(k1=25.0, b=1.0, depth=7))
@@ -645,6 +648,8 @@ def test_a_passage_is_the_one_that_the_base_ranks_best_or_the_first():
 
 def test_depth_and_tier_are_kept():
     assert by_qid(OracleRetriever(base(["d7", "d8"]), depth=2), DOCUMENTS)["2"] == ["d5", "d7"]
+    alone = OracleRetriever(base(["d7", "d5"]), rest=False)
+    assert by_qid(alone, DOCUMENTS) == {"1": ["d2", "d1"], "2": ["d5"]}
     assert by_qid(OracleRetriever(tier="gold"), DOCUMENTS) == {"1": ["d2"]}
 
 
