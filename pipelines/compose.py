@@ -128,7 +128,7 @@ class MaxP(ByArguments, pt.Transformer):
         pt.validate.result_frame(inp, extra_columns=["score"], context=self)
         inp = as_pyterrier(inp).drop(columns="docid", errors="ignore")
         documents = np.array([parent(docno) for docno in inp["docno"].tolist()], dtype=object)
-        order, queries = best_first(inp[["qid", "score"]])
+        order, queries = best_first(inp, by_score=True)
         codes, names = pd.factorize(documents[order])
         first = ~pd.Series(queries * len(names) + codes).duplicated().to_numpy()
         order, ranks = order[first], places_in(queries[first])

@@ -339,18 +339,20 @@ def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{name: first[name] for name in columns})
 
 
-def best_first(frame: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def best_first(
+    frame: pd.DataFrame, *, by_score: bool = False
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The rows of a ranking in their order, by position, and the number of the query of each. The
-    queries are in the order of their first rows, and the rows of a query are by `rank`, or else by
-    falling `score`, or as they are without both. Equal rows keep their order, and what is not a
-    number is last."""
+    queries are in the order of their first rows, and the rows of a query are by `rank` (unless
+    `by_score`), or else by falling `score`, or as they are without both. Equal rows keep their
+    order, and what is not a number is last."""
     queries = pd.factorize(frame["qid"])[0]
-    by = np.zeros(len(frame))
-    if "rank" in frame.columns:
-        by = frame["rank"].to_numpy(dtype=float)
+    keys = np.zeros(len(frame))
+    if "rank" in frame.columns and not by_score:
+        keys = frame["rank"].to_numpy(dtype=float)
     elif "score" in frame.columns:
-        by = -frame["score"].to_numpy(dtype=float)
-    order = np.lexsort((by, queries))
+        keys = -frame["score"].to_numpy(dtype=float)
+    order = np.lexsort((keys, queries))
     return order, queries[order]
 
 

@@ -516,7 +516,7 @@ class Excluding(Stage):
             else:
                 scores[rows] -= self.weight * self._scores(qid, phrases, numbers)
         ranking = ranking.assign(score=scores)[kept]
-        order, queries = best_first(ranking[["qid", "score"]])
+        order, queries = best_first(ranking, by_score=True)
         return ranking.iloc[order].assign(rank=places_in(queries)).reset_index(drop=True)
 
     def _without(self, phrases: Sequence[str], numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
