@@ -44,7 +44,7 @@ from soundingline.experiments.config import (
     register,
     unknown_key,
 )
-from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
+from soundingline.experiments.refusals import fault_of, refusal_line, refuse_secrets
 from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -627,7 +627,7 @@ class _Job:
     def _refuse(self, settings: Settings, error: Exception) -> None:
         if not is_bad_input(error):
             raise error
-        self.refused.append(one_line(error))
+        self.refused.append(refusal_line(error))
         if is_first(settings, fault_of(error) or self.refused[-1]):
             notify(self.refused[-1])
         if settings.multirun:
@@ -719,7 +719,7 @@ def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
         notify(f"interrupted{done}; the same command continues")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
-        notify(one_line(error))
+        notify(refusal_line(error))
     return exit_code(unfinished)
 
 

@@ -13,13 +13,13 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.fusion import best_first
 from soundingline.pipelines.rerank.reranker import merge_head_and_tail
 from soundingline.pipelines.stage import (
     Collection,
     Counts,
     Stage,
     as_pyterrier,
+    best_first,
     not_bound,
     topic_columns,
 )
@@ -127,7 +127,7 @@ class LinkExpansion(Stage):
         return pd.concat(parts, ignore_index=True)
 
     def _expanded(self, ranking: pd.DataFrame) -> pd.DataFrame:
-        ranking = best_first(ranking)
+        ranking = ranking.iloc[best_first(ranking)[0]]
         best: dict[str, float] = {}
         for docno, score in zip(ranking["docno"], ranking["score"], strict=True):
             best.setdefault(parent(docno), float(score))

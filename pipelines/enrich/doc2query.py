@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches, clean_text
+from soundingline.pipelines.enrich.phrases import PhraseSource, batches, clean_text
 from soundingline.pipelines.models import (
     Checkpoint,
     Placement,
@@ -22,7 +22,7 @@ from soundingline.pipelines.models import (
 from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -115,15 +115,6 @@ class Doc2Query(PhraseSource):
                     questions = self._questions(text)
                     cache.put([((text,), questions)])
                 yield unit.unit_id, tuple(questions or ())
-
-    def for_queries(
-        self, queries: Sequence[QueryContext], collection: Collection
-    ) -> list[Sequence[str]]:
-        """`InputError`: questions are for documents."""
-        raise InputError(
-            "doc2query writes questions for documents, and not for queries",
-            do="set enrichment.query=null, or another source for it",
-        )
 
     def _questions(self, text: str) -> list[str]:
         torch, device = import_optional("torch"), self._placed.device

@@ -28,10 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.index_folder import (
-    check_target,
-    write_manifest,
-)
+from soundingline.pipelines.index_folder import UniqueUnits, check_target, write_manifest
 from soundingline.pipelines.lexical.analyzers import Analyzer, is_ngram, make_analyzer
 from soundingline.pipelines.lexical.invert import (
     Batch,
@@ -48,7 +45,6 @@ from soundingline.pipelines.lexical.storage import (
     TEXTS,
     TITLES,
     UNITS,
-    StringLookup,
     StringWriter,
     array_path,
     encode_lengths,
@@ -62,7 +58,7 @@ from soundingline.toolkit.files import atomic_folder, dump_json
 from soundingline.toolkit.jit import compiled
 
 LEAST_MEMORY_MB = 16
-BYTES_A_UNIT = 35  # in memory until a build ends, most of it while repeated ids are looked for
+BYTES_A_UNIT = 45  # in memory until a build ends, most of it while repeated ids are looked for
 LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in the dictionaries of a build, measured on English web text
@@ -150,25 +146,18 @@ def read_texts(
     ids = StringWriter(folder / UNITS)
     fields = {"title": TITLES, "text": TEXTS} if keep_texts else {}
     writers = {field: StringWriter(folder / name) for field, name in fields.items()}
-    hashes = array("q")
-    next_check = 1024
+    checked, number = UniqueUnits(units), 0
     # A new vocabulary begins that many batches late, so that all of them must be small.
     characters = min(_BATCH_CHARACTERS, memory // (64 * (1 + AHEAD)))
-    for batch, texts in _batches(units, characters):
+    for batch, texts in _batches(checked, characters):
         ids.extend(to_bytes(unit.unit_id) for unit in batch)
-        hashes.extend(hash(unit.unit_id) for unit in batch)
         for field, writer in writers.items():
             writer.extend(to_bytes(getattr(unit, field)) for unit in batch)
-        if len(hashes) > LARGEST_INDEX:
-            raise too_many(len(hashes))
-        # Checked whenever the count has doubled: early for the user, and cheap in total.
-        if len(hashes) >= next_check:
-            _check_ids(hashes, ids)
-            next_check = 2 * len(hashes)
+        number += len(batch)
+        if number > LARGEST_INDEX:
+            raise too_many(number)
         yield texts
-    if not hashes:
-        raise InputError("the corpus is empty: no unit to index", do="check its path and split")
-    _check_ids(hashes, ids)
+    checked.finish()
     for writer in (ids, *writers.values()):
         writer.close()
 
@@ -186,17 +175,6 @@ def _batches(units: Iterable[Unit], characters: int) -> Iterator[tuple[list[Unit
             batch, texts, size = [], [], 0
     if batch:
         yield batch, texts
-
-
-def _check_ids(hashes: array[int], ids: StringWriter) -> None:
-    doubled = StringLookup(np.frombuffer(hashes, np.int64), ids.read).doubled()
-    if doubled:
-        first, second = doubled
-        raise InputError(
-            f"units {first + 1} and {second + 1} have the same id '{ids.read(second)}'",
-            valid="every unit_id once",
-            do="remove or rename one of them",
-        )
 
 
 def _finish(

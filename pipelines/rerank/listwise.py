@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, model_of
+from soundingline.pipelines.prompting import LlmStep, PromptTemplate, Reply
 from soundingline.pipelines.rerank.reranker import HeadReranker
-from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel
 
 _NUMBER = re.compile(r"\d+")
@@ -34,8 +32,8 @@ _MOST_DIGITS = 18
 
 
 class Permutation(NamedTuple):
-    """An order of passages: places from 0, each once, best first. `repaired`: the answer was no
-    permutation. `empty`: it had no order, so that this is the old one."""
+    """An order of passages: places from 0, each once, best first. `repaired`: the answer was not
+    a permutation. `empty`: it had no order, so that this is the old one."""
 
     order: tuple[int, ...]
     repaired: bool
@@ -105,20 +103,19 @@ class _Head(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Listwise(HeadReranker):
+class Listwise(LlmStep, HeadReranker):
     """Puts the best `depth` rows of each query in the order that a language model returns (Sun et
     al., EMNLP 2023). Scores count down to 1 over the head.
 
     The windows of a query follow each other, from the end of the head to its front; those of
-    different queries are requested together. An answer that is no permutation is repaired (see
+    different queries are requested together. An answer that is not a permutation is repaired (see
     `read_permutation`). An answer without any order is requested once more; then the window keeps
     its order, as it does if the model refuses, or the prompt or the answer is too long. Other
     errors of the model are raised. Replies are cached by prompt, model and sampling settings.
 
     Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
-    `windows`; of these `repaired`, `empty` and `refused` ones; prompts `asked`, `retried`, and
-    `shared` with another thread or process; rows with `missing_text`; with a cache `cache_hits` and
-    `cache_misses`.
+    `windows`; of these `repaired`, `empty` and `refused` ones; rows with `missing_text`; and those
+    of `LlmStep`.
 
     Args:
         model: A `BlockingModel`. The default is the model of the collection.
@@ -146,7 +143,7 @@ class Listwise(HeadReranker):
     max_words: int = 300
     cache: Path | None = None
 
-    needs_llm = True
+    counted = ("windows", "repaired", "empty", "refused", "missing_text")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -160,25 +157,15 @@ class Listwise(HeadReranker):
                 do="set step to half of the window",
             )
         self._prompt = PromptTemplate(self.prompt, "reranker/listwise.txt", _PLACES)
-        names = ("windows", "repaired", "empty", "refused", "missing_text")
-        self._counts = Counts(*names, "asked", "retried", "shared")
-        self._llm = CachedLLM(
-            name="rerank-listwise",
-            parts=["listwise", self._prompt.text],
-            is_empty=lambda answer: not identifiers(answer),
-            counts=self._counts,
-        )
+        self.prepare_llm("rerank-listwise", ["listwise", self._prompt.text])
+
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer has no order."""
+        return not identifiers(answer)
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of the prompt and the settings, and of the model and how it samples if it is
-        known."""
-        key = self._llm.key(model_of(self))
-        return fingerprint(key, self.window, self.step, self.passes, self.max_words)
-
-    @property
-    def counts(self) -> Mapping[str, float]:
-        return self._counts()
+    def reading(self) -> Sequence[int]:
+        return self.window, self.step, self.passes, self.max_words
 
     def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
         self._counts.add(missing_text=texts.count(""))
@@ -199,15 +186,12 @@ class Listwise(HeadReranker):
 
     def _order(self, heads: Sequence[_Head]) -> None:
         """Bring every head into its new order, one window of each at a time."""
-        llm = self._llm.of_stage(self)
         while turn := [(head, head.windows.popleft()) for head in heads if head.windows]:
             prompts = [self._filled(head, window) for head, window in turn]
-            replies = llm.replies(
-                {prompt: head.qid for prompt, (head, _) in zip(prompts, turn, strict=True)}
-            )
-            for prompt, (head, window) in zip(prompts, turn, strict=True):
+            replies = self.ask(prompts, [head.qid for head, _ in turn])
+            for reply, (head, window) in zip(replies, turn, strict=True):
                 shown = head.order[window]
-                positions = self._read(replies[prompt], len(shown))
+                positions = self._read(reply, len(shown))
                 head.order[window] = [shown[position] for position in positions]
 
     def _filled(self, head: _Head, window: slice) -> str:

@@ -19,7 +19,7 @@ from support.checkpoints import save_rankllama, write_splade, write_tokenizer
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.experiment import Experiment
-from soundingline.experiments.refusals import one_line
+from soundingline.experiments.refusals import refusal_line
 from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import index
 from soundingline.toolkit.console import in_one_line
@@ -326,7 +326,7 @@ def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, m
 # Bad input, and what cannot work, is refused in one line that names it: exit code 2, no traceback,
 # nothing half-made and nothing paid for.
 
-SIDE = "enrichment.sides=corpus"
+PHRASES = "enrichment=file enrichment.query=null enrichment.corpus.path=phrases.jsonl"
 BROKEN = {
     "malformed JSON": (
         {"corpus": CORPUS + '{"_id": "d4", "text":\n', "queries": QUERIES, "qrels": QRELS},
@@ -459,12 +459,16 @@ REFUSED = {
         ("enrichment=feedback enrichment.weight=-0.1", r"weight is -0.1\. valid: 0 or more"),
         ("enrichment=feedback enrichment.weight=much", "enrichment.weight='much'"),
         ("enrichment=feedback enrichment.query_filter.tau=0", r"tau is 0\. valid: above 0"),
-        ("enrichment=feedback enrichment.corpus_filter.tau=1.01", r"tau is 1.01\. valid: above"),
+        (f"{PHRASES} enrichment.corpus_filter.tau=1.01", r"tau is 1.01\. valid: above"),
+        ("enrichment=feedback enrichment.sides=corpus", "the enrichment has neither side"),
         ("enrichment=feedback enrichment.query_filter.tau=much", "query_filter.tau='much'"),
         ("enrichment=feedback enrichment.query_filter.tau=null", "query_filter.tau=None"),
         ("enrichment=feedback +enrichment.query_filter.tua=1", "has no argument tua"),
         ("enrichment=feedback enrichment.query.phrases=0", "phrases=0"),
-        (f"enrichment=feedback {SIDE} retriever=ql", "QueryLikelihood does not support"),
+        (
+            f"{PHRASES.replace('phrases.jsonl', 'own_agent.py')} retriever=ql",
+            "QueryLikelihood does not support",
+        ),
         ("retriever.k3=1", r"no argument of the chosen retriever\. valid: b, depth, k1"),
         ("agent.max_serches=1", r"did you mean agent.max_searches\?"),
         ("agent.tool.depth=1", "'agent.tool' is no argument of the chosen agent"),
@@ -612,7 +616,8 @@ def test_an_index_of_another_corpus_is_refused(entry, beir, capsys):
 def test_an_enriched_index_that_does_not_fit_is_refused_until_it_is_removed(
     damage, entry, beir, capsys
 ):
-    given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback", SIDE)
+    Path("phrases.jsonl").write_text('{"id": "d1", "phrases": ["quay"]}\n')
+    given = ("benchmark=beir", f"benchmark.path={beir}", *PHRASES.split())
     assert entry("rank", *given, "name=x") == 0
     enriched = next(Path("indexes").glob("*/document-enriched-*"))
     if damage == "another index":
@@ -657,14 +662,14 @@ def test_the_innermost_input_error_is_printed():
     error = RuntimeError("outer")
     error.__context__ = ValueError("middle")
     error.__context__.__cause__ = InputError("inner")
-    assert one_line(error) == "inner."
+    assert refusal_line(error) == "inner."
 
 
 def test_a_cycle_of_causes_ends():
     """A library that raises one exception object again can make it part of its own context."""
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
-    assert one_line(first) == "first"
+    assert refusal_line(first) == "first"
 
 
 OPTIONS = Path(__file__).resolve().parent / "options"

@@ -188,20 +188,29 @@ BY_RANK = Fixed({"b": {"x": 1.0, "y": 2.0}})  # against its scores
         ),
         (ReciprocalRankFusion(BY_RANK, Fixed({})), {"x": 1 / 61, "y": 1 / 62}),
         (
-            ReciprocalRankFusion(FIRST, SECOND, k=0, third=BY_RANK, fourth=SAME),
+            ReciprocalRankFusion(FIRST, SECOND, BY_RANK, SAME, k=0),
             {"x": 1 + 1 / 3 + 2, "y": 1 / 2 + 1 / 2 + 1 / 2, "z": 1 / 3 + 1, "w": 1 / 2},
         ),
         # first: x 1, y 0.5, z 0; second: z 1, w 0.2, x 0. What a list lacks has its minimum, 0.
         (
-            Interpolation(FIRST, SECOND, weight=0.25),
+            Interpolation(FIRST, SECOND, weights=[0.25, 0.75]),
             {"z": 0.75, "x": 0.25, "w": 0.75 * 0.2, "y": 0.25 * 0.5},
         ),
         (
-            Interpolation(FIRST, SECOND, weight=0.5, normalise=None),
+            Interpolation(FIRST, SECOND, normalise=None),
             {"x": 4.5 + 0.2, "y": 2.5 + 0.2, "z": 0.5 + 0.45, "w": 0.5 + 0.25},
         ),
-        (Interpolation(FIRST, SECOND, weight=1.0), {"x": 1.0, "y": 0.5, "w": 0.0, "z": 0.0}),
+        (
+            Interpolation(FIRST, SECOND, weights=[1.0, 0.0]),
+            {"x": 1.0, "y": 0.5, "w": 0.0, "z": 0.0},
+        ),
         (Interpolation(SAME, Fixed({"b": {"z": 4.0}})), {"x": 0.5, "y": 0.5, "z": 0.5}),
+        # A fifth list: x 0, y 1 of BY_RANK as of the others.
+        (
+            Interpolation(FIRST, SECOND, BY_RANK, SAME, BY_RANK, weights=[0.5, 0.25, 0.1, 0, 0.1]),
+            {"x": 0.5, "y": 0.25 + 0.2, "z": 0.25, "w": 0.25 * 0.2},
+        ),
+        (Interpolation(FIRST, SECOND, BY_RANK), {"y": 0.5, "x": 1 / 3, "z": 1 / 3, "w": 0.2 / 3}),
     ],
 )
 def test_scores_of_a_fusion_are_those_computed_by_hand(fusion, expected):
@@ -229,12 +238,17 @@ def test_a_fusion_keeps_columns_queries_inputs_and_cuts_at_its_depth(kind):
     cut = kind(FIRST, SECOND, depth=2)
     pd.testing.assert_frame_equal(cut(frame("b")), kind(FIRST, SECOND)(frame("b"))[:2])
     assert repr((kind(FIRST, SECOND) % 2).compile()) == repr(cut)
+    again = kind(FIRST, SECOND)
+    again.set_parameter("depth", 2)
+    assert repr(again) == repr(cut)
     outputs = pt.inspect.transformer_outputs(cut, ["qid", "query"])
     assert set(outputs) == {"qid", "query", "docno", "score", "rank"}
 
 
 def test_wrong_settings_are_refused_with_what_is_valid():
-    refused(r"weight=1\.5", lambda: Interpolation(FIRST, SECOND, weight=1.5))
+    refused(r"weight 2=1\.5", lambda: Interpolation(FIRST, SECOND, weights=[0, 1.5]))
+    refused("3 weights for 2 retr", lambda: Interpolation(FIRST, SECOND, weights=[0, 1, 0]))
+    refused("1 retrievers to fuse", lambda: ReciprocalRankFusion(FIRST))
     refused("null, minmax", lambda: Interpolation(FIRST, SECOND, normalise="z"))
     refused("k=-1", lambda: ReciprocalRankFusion(FIRST, SECOND, k=-1))
     refused("depth=0", lambda: Interpolation(FIRST, SECOND, depth=0))
@@ -270,13 +284,17 @@ def test_options_nest_any_two_retrievers(option):
             three = compose("config", overrides=[*overrides, "retriever@retriever.third=bm25_rm3"])
             retrievers = [type(each).__name__ for each in instantiate(three.retriever).retrievers]
             assert retrievers == ["BM25", "QueryLikelihood", "RM3"]
+        else:
+            more = compose("config", overrides=[*overrides, "retriever.weight=0.25"])
+            assert instantiate(more.retriever).weights == [0.25, 0.75]
     made = instantiate(config.retriever)
-    assert repr(made.first) == repr(BM25(k1=25.0, b=1.0, depth=7))
-    assert repr(made.second) == repr(QueryLikelihood(mu=5))
+    first, second = made.retrievers
+    assert repr(first) == repr(BM25(k1=25.0, b=1.0, depth=7))
+    assert repr(second) == repr(QueryLikelihood(mu=5))
     index = TwoRankings()
     fusion = made.bind(Collection("c1", index=index))
     assert len(fusion(frame("b"))) == 4
-    assert index.models == [fusion.first, fusion.second]
+    assert index.models == list(fusion.retrievers)
 
 
 class FixedRows(pt.Transformer):
@@ -633,6 +651,8 @@ def test_a_passage_is_the_one_that_the_base_ranks_best_or_the_first():
 
 def test_depth_and_tier_are_kept():
     assert by_qid(OracleRetriever(base(["d7", "d8"]), depth=2), DOCUMENTS)["2"] == ["d5", "d7"]
+    alone = OracleRetriever(base(["d7", "d5"]), rest=False)
+    assert by_qid(alone, DOCUMENTS) == {"1": ["d2", "d1"], "2": ["d5"]}
     assert by_qid(OracleRetriever(tier="gold"), DOCUMENTS) == {"1": ["d2"]}
 
 
@@ -720,18 +740,19 @@ def instances(tmp_path):
         "BM25": {"index": index, "k1": 25.0, "operators": "phrases"},
         "ColBERT": {"model": "some/model", "compression": "ivf_pq"},
         "Dense": {"model": "some/model", "pooling": "last"},
-        "Interpolation": {"first": index.bm25(), "second": index.ql(mu=7), "weight": 0.25},
+        "Interpolation": {"weights": [0.25, 0.75]},
         "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},
         "Q2Q": {"cache": tmp_path / "cache", "max_output_tokens": 7},
         "RM3": {"index": index, "fb_docs": 3},
-        "ReciprocalRankFusion": {
-            "first": index.bm25(),
-            "second": phrases.bm25(depth=2) >> Doubled(),
-        },
+        "ReciprocalRankFusion": {"k": 7},
         "RerankHead": {"stage": Doubled(), "depth": 5, "texts": index.texts},
         "Retriever": {"index": phrases, "depth": 9},
+    }
+    fused = {
+        "Interpolation": (index.bm25(), index.ql(mu=7)),
+        "ReciprocalRankFusion": (index.ql(), index.bm25(), phrases.bm25(depth=2) >> Doubled()),
     }
     abstract = {"Stage", "Reranker"}
     found = [(name, getattr(pipelines, name)) for name in pipelines.__all__]
@@ -740,7 +761,11 @@ def instances(tmp_path):
     return {
         "LexicalIndex": index,
         "over": phrases,
-        **{n: kind(**arguments.get(n, {})) for n, kind in stages.items() if n not in abstract},
+        **{
+            n: kind(*fused.get(n, ()), **arguments.get(n, {}))
+            for n, kind in stages.items()
+            if n not in abstract
+        },
     }
 
 

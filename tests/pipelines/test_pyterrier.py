@@ -118,7 +118,7 @@ def test_a_stage_equals_itself_alone_whatever_its_settings(make, index):
         (BM25, "rank", 2, "no argument 'rank'"),
         (RM3, "fb_docs", 0, "fb_docs=0"),
         (MaxP, "depth", 0, "depth of MaxP=0"),
-        (lambda: Interpolation(BM25(), BM25()), "weight", 2, "weight=2"),
+        (lambda: Interpolation(BM25(), BM25()), "weights", [2, 0], "weight 1=2"),
         (lambda: Lengths(depth=3), "long_documents", "max_passage", "has no windows"),
         (MonoT5, "batch_tokens", 0, "batch_tokens=0"),
         (Q2Q, "apply_to", "nothing", "apply_to is 'nothing'"),

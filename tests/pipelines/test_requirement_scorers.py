@@ -100,7 +100,11 @@ def test_a_requirement_scores_its_best_passage():
     [
         (lambda: RerankerScorer(SharedWords(), output="percent"), InputError, "logit"),
         (lambda: RerankerScorer(Listwise()), InputError, "Listwise scores no pairs"),
-        (lambda: ChatScorer().bind(ScorerResources()), InputError, "librarian_llm"),
+        (
+            lambda: ChatScorer().bind(ScorerResources()),
+            InputError,
+            "ChatScorer asks a language model",
+        ),
         (lambda: FileScorer("nowhere.jsonl").fingerprint, InputError, "cannot read the scores"),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_build_that_fails_leaves_nothing(built, tmp_path):
 
     for units, error in [
         (broken(), pytest.raises(OSError, match="went away")),
-        (corpus()[:1] * 2, pytest.raises(InputError, match=r"comes twice|same id")),
+        (corpus()[:1] * 2, pytest.raises(InputError, match="comes twice")),
         ([], pytest.raises(InputError, match="corpus is empty")),
     ]:
         with error as raised:
