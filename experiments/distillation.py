@@ -43,7 +43,7 @@ from soundingline.experiments.training import (
     save_checkpoint,
 )
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.models import checkpoint_config
+from soundingline.pipelines.checkpoint import checkpoint_config
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Counts

@@ -16,16 +16,15 @@ from soundingline.agents.literature.scores import Calibration, logit
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.experiments.recorded import recorded_benchmark
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
     NO_CODE,
     Checkpoint,
     check_kind,
     checkpoint_config,
-    choose_device,
-    opening,
+    loading_checkpoint,
     positions,
-    within_memory,
 )
+from soundingline.pipelines.device import choose_device, within_memory
 from soundingline.pipelines.rerank.cross_encoder import (
     CLASSIFIER,
     CrossEncoderInputs,
@@ -148,7 +147,7 @@ def load(kind: Kind, start: str, seed: int = 0) -> tuple[Any, Any]:
     transformers, torch = import_optional("transformers"), import_optional("torch")
     if kind == "monot5":
         check_kind(checkpoint_config(start), start, ("t5",), "monoT5")
-        with opening(start):
+        with loading_checkpoint(start):
             network = transformers.T5ForConditionalGeneration.from_pretrained(start, **NO_CODE)
             return network, transformers.AutoTokenizer.from_pretrained(start, **NO_CODE)
     torch.manual_seed(seed)

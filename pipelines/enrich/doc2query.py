@@ -9,16 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches, clean_text
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
     Checkpoint,
-    Placement,
     check_kind,
     checkpoint_config,
     checkpoint_fingerprint,
     t5_tokenizer,
-    within_memory,
 )
+from soundingline.pipelines.device import Placement, within_memory
+from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches, clean_text
 from soundingline.pipelines.stage import Collection, Counts, MadeOnce
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit

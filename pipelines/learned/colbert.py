@@ -22,6 +22,8 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from soundingline.pipelines.checkpoint import checkpoint_fingerprint, stored_config, stored_file
+from soundingline.pipelines.device import gigabytes, within_memory
 from soundingline.pipelines.learned.encoding import Blocks, load_array, work_folder
 from soundingline.pipelines.learned.retriever import continue_in_float32
 from soundingline.pipelines.learned.vectors import (
@@ -34,17 +36,9 @@ from soundingline.pipelines.learned.vectors import (
     ordered,
 )
 from soundingline.pipelines.lexical.storage import check_offsets
-from soundingline.pipelines.models import (
-    checkpoint_fingerprint,
-    cut,
-    gigabytes,
-    readable,
-    stored_config,
-    stored_file,
-    within_memory,
-)
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.windows import cut, replace_surrogates
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -190,7 +184,7 @@ class ColBERT(VectorRetriever):
 
     def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """See `LearnedRetriever`; markers are counted."""
-        texts = [readable(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
         return texts, [min(length, self.limit) for length in self.lengths(texts)]
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -199,12 +193,12 @@ class ColBERT(VectorRetriever):
             return []
         with self._computing:
             prompt = self._network.prompts.get("document") or ""
-            prompted = [prompt + readable(text) for text in texts]
+            prompted = [prompt + replace_surrogates(text) for text in texts]
             return list(map(len, self._network.tokenizer(prompted, verbose=False)["input_ids"]))
 
     def windows(self, text: str) -> list[str]:
         """A document cut between words into pieces that the model reads to their end."""
-        text = readable(text)
+        text = replace_surrogates(text)
         room = self.limit - self.lengths([""])[0]
         with self._computing:
             coded = self._network.tokenizer(
@@ -232,7 +226,7 @@ class ColBERT(VectorRetriever):
     def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
             vectors = getattr(self._network, method)(
-                [readable(text) for text in texts],
+                [replace_surrogates(text) for text in texts],
                 batch_size=len(texts),
                 show_progress_bar=False,
                 convert_to_numpy=True,

@@ -10,22 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.learned.retriever import continue_in_float32
-from soundingline.pipelines.learned.vectors import VectorRetriever
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
     Checkpoint,
-    Placement,
     check_length,
-    in_batches,
     own_length,
-    pack_linear_layers,
-    padded,
-    readable,
     stored_config,
     stored_file,
+)
+from soundingline.pipelines.device import (
+    Placement,
+    in_batches,
+    pack_linear_layers,
+    padded,
     within_memory,
 )
+from soundingline.pipelines.learned.retriever import continue_in_float32
+from soundingline.pipelines.learned.vectors import VectorRetriever
 from soundingline.pipelines.stage import Collection, shared_property
+from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -141,7 +143,7 @@ class Dense(VectorRetriever):
 
     def _read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
         with self._computing:
-            return self._network.read([readable(text) for text in texts], side)
+            return self._network.read([replace_surrogates(text) for text in texts], side)
 
     def _vectors(self, items: Sequence[Any], side: Side) -> Vectors:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):

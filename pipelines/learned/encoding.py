@@ -37,7 +37,7 @@ from soundingline.pipelines.index_folder import (
     shard_number,
     shards_missing,
 )
-from soundingline.pipelines.models import readable
+from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -321,7 +321,7 @@ def _digest(units: Sequence[Unit]) -> str:
 
 def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, digest: str) -> _Head:
     """Encode and write one block."""
-    arrays = encoder.encode([readable(unit.contents) for unit in units])
+    arrays = encoder.encode([replace_surrogates(unit.contents) for unit in units])
     for unit, rows in zip(units, arrays, strict=True):
         values = rows["weight"] if rows.dtype == SPARSE else rows
         if not np.isfinite(values).all():

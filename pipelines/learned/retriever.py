@@ -12,6 +12,14 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
+from soundingline.pipelines.checkpoint import NO_CODE, loading_checkpoint, weight_bytes
+from soundingline.pipelines.device import (
+    Placement,
+    check_memory,
+    in_batches,
+    pack_linear_layers,
+    within_memory,
+)
 from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
 from soundingline.pipelines.learned.encoding import (
@@ -21,16 +29,6 @@ from soundingline.pipelines.learned.encoding import (
     encoded,
     merged,
     missing_shards,
-)
-from soundingline.pipelines.models import (
-    NO_CODE,
-    Placement,
-    check_memory,
-    in_batches,
-    opening,
-    pack_linear_layers,
-    weight_bytes,
-    within_memory,
 )
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import Collection, MadeOnce, shared_property
@@ -60,7 +58,7 @@ class LearnedRetriever(Retriever):
         revision: A branch, tag or commit on the hub.
         max_length: Tokens that hold a text. The default is the length for which the checkpoint was
             made.
-        device, dtype: See `soundingline.pipelines.models.choose_device` and `choose_dtype`.
+        device, dtype: See `soundingline.pipelines.device.choose_device` and `choose_dtype`.
         batch_tokens: Tokens of a batch, padding included: 2048 on a CPU and 16,384 on a GPU.
     """
 
@@ -199,7 +197,7 @@ class LearnedRetriever(Retriever):
         library, place = import_optional("sentence_transformers"), self.placement
         what = f"the model '{self.model}'"
         check_memory(weight_bytes(self.model, self.revision) or 0, place.device, what)
-        with opening(self.model), within_memory(place.device, what):
+        with loading_checkpoint(self.model), within_memory(place.device, what):
             model = getattr(library, kind)(
                 self.model,
                 revision=self.revision,

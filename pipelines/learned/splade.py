@@ -18,6 +18,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from soundingline.pipelines.checkpoint import (
+    Checkpoint,
+    check_length,
+    checkpoint_fingerprint,
+    loading_checkpoint,
+    own_length,
+    stored_config,
+    stored_file,
+)
+from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import (
     OpenedIndex,
@@ -40,22 +50,9 @@ from soundingline.pipelines.lexical.storage import (
     load_postings,
     to_bytes,
 )
-from soundingline.pipelines.models import (
-    Checkpoint,
-    check_length,
-    checkpoint_fingerprint,
-    in_batches,
-    opening,
-    own_length,
-    pack_linear_layers,
-    padded,
-    readable,
-    stored_config,
-    stored_file,
-    within_memory,
-)
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import Bound, Collection, Newest, shared_property
+from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
 from soundingline.toolkit.files import atomic_folder, fingerprint
 from soundingline.toolkit.jit import compiled
@@ -367,7 +364,7 @@ class SparseRetriever(LearnedRetriever):
         return self
 
     def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        texts = [readable(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, truncation=True, max_length=self._limit)
         return texts, list(map(len, coded["input_ids"]))
@@ -382,7 +379,7 @@ class SparseRetriever(LearnedRetriever):
             return self.max_length
         # Read without importing transformers.
         path = stored_file(self.model, "tokenizer_config.json", self.revision)
-        with opening(self.model):
+        with loading_checkpoint(self.model):
             length = json.loads(path.read_text("utf-8") if path else "{}").get("model_max_length")
         return own_length(stored_config(self.model, self.revision), length)
 
@@ -580,7 +577,7 @@ class Sparta(SparseRetriever):
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The weight of a token is how often the query has it; no model is needed."""
-        texts = [readable(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         terms = self.vocabulary

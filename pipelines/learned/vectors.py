@@ -27,6 +27,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from soundingline.pipelines.device import check_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
 from soundingline.pipelines.learned.encoding import Blocks, load_array
@@ -39,7 +40,6 @@ from soundingline.pipelines.lexical.storage import (
     check_table,
     to_bytes,
 )
-from soundingline.pipelines.models import check_memory
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import MadeOnce, shared_property
 from soundingline.toolkit.errors import InputError, check_int

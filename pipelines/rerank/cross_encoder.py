@@ -13,17 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from soundingline.pipelines.models import (
-    Checkpoint,
-    check_length,
-    fitting,
-    in_float32,
-    least_window,
-    pack_linear_layers,
-    readable,
-)
+from soundingline.pipelines.checkpoint import Checkpoint, check_length
+from soundingline.pipelines.device import in_float32, pack_linear_layers
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.windows import fitting, least_window, replace_surrogates
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -71,7 +65,7 @@ class CrossEncoderInputs:
         """What is read of each pair."""
         if not pairs:
             return []
-        sides = [list(map(readable, side)) for side in zip(*pairs, strict=True)]
+        sides = [list(map(replace_surrogates, side)) for side in zip(*pairs, strict=True)]
         coded = self._coded(*sides, truncation="longest_first", max_length=self._max_length)
         return [
             CrossEncoderInput(
@@ -83,7 +77,7 @@ class CrossEncoderInputs:
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that each fit and do not overlap, cut between words if possible.
         The whole document if it fits, or if the query leaves less than an eighth of the length."""
-        query, text = map(readable, pair)
+        query, text = map(replace_surrogates, pair)
         # The query, and the special tokens of a pair.
         (around,) = self._sizes(query, [""])
         room = self._max_length - around

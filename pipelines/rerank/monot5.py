@@ -13,22 +13,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
     T5_TOKENIZER,
     Checkpoint,
     check_kind,
-    fitting,
-    in_float32,
-    least_window,
-    opening,
-    pack_linear_layers,
-    padded,
+    loading_checkpoint,
     stored_weights,
     t5_tokenizer,
-    within_memory,
 )
+from soundingline.pipelines.device import in_float32, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.windows import fitting, least_window
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -166,7 +162,7 @@ class MonoT5(NeuralReranker):
     model: str = field(default=MODEL, kw_only=False)
     tokenizer: str | None = None
 
-    busy_tokens: ClassVar[Mapping[str, int]] = {"cpu": 2048, "cuda": 32_768}
+    default_batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 2048, "cuda": 32_768}
     counted = ("pairs", "truncated", "queries_too_long", "empty_texts")
 
     def __post_init__(self) -> None:
@@ -205,7 +201,7 @@ class MonoT5(NeuralReranker):
         """The network of pyterrier_t5's re-ranker, of which nothing else is used."""
         place, source = self.placement, self.model
         self._checkpoint.check_fits(place.device, place.dtype)
-        with opening(self.model), within_memory(place.device, self.model):
+        with loading_checkpoint(self.model), within_memory(place.device, self.model):
             if self.revision is not None:
                 hub = import_optional("huggingface_hub")
                 source = hub.snapshot_download(self.model, revision=self.revision)

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from soundingline.pipelines.models import taken_off
 from soundingline.pipelines.prompting import LIKELIEST, SPACES, Relevance, model_of, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.pipelines.stage import not_bound, searched_question
+from soundingline.pipelines.windows import taken_off
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity

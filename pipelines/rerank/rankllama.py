@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from soundingline.pipelines.models import Checkpoint, check_kind, check_length, fitting, padded
+from soundingline.pipelines.checkpoint import Checkpoint, check_kind, check_length
+from soundingline.pipelines.device import padded
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.windows import fitting
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional

@@ -27,12 +27,12 @@ from harness import (
 from scipy.sparse import csc_matrix
 from scipy.stats import kendalltau
 
+from soundingline.pipelines.device import choose_device
 from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
 from soundingline.pipelines.learned.splade import ImpactIndex, Splade, scaled
 from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
-from soundingline.pipelines.models import choose_device
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit

@@ -22,31 +22,31 @@ from support import checkpoints
 from support.assertions import refused
 
 from soundingline import pipelines
-from soundingline.pipelines import models
-from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
-from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.learned.splade import Splade
-from soundingline.pipelines.models import (
+from soundingline.pipelines import device
+from soundingline.pipelines.checkpoint import (
     Checkpoint,
-    by_tokens,
     checkpoint_config,
     checkpoint_fingerprint,
+    own_length,
+    weight_bytes,
+)
+from soundingline.pipelines.device import (
+    by_tokens,
     choose_device,
     choose_dtype,
     computes_bfloat16,
-    cut,
-    fitting,
     free_bytes,
-    own_length,
     pack_linear_layers,
-    taken_off,
-    weight_bytes,
     within_memory,
 )
+from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
+from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
 from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.windows import cut, fitting, taken_off
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
 
@@ -193,7 +193,7 @@ def test_the_size_of_the_weights_is_that_of_their_files(checkpoint, offline):
 
 def test_free_memory_is_what_the_kernel_can_give(tmp_path, monkeypatch):
     """Free pages and those that it can free; of a system without that file, all pages."""
-    monkeypatch.setattr(models, "Path", lambda name: tmp_path / Path(name).name)
+    monkeypatch.setattr(device, "Path", lambda name: tmp_path / Path(name).name)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert free_bytes(CPU) == pages
     sizes = "MemTotal: 900 kB\nMemFree: 100 kB\nMemAvailable: 700 kB\n"
@@ -287,9 +287,9 @@ def test_a_gpu_computes_in_bfloat16_where_it_can_and_a_cpu_only_if_told(monkeypa
         gpus(monkeypatch, 1, bfloat16=computes)
         assert choose_dtype(None, gpu) == (torch.bfloat16 if computes else torch.float32)
         assert choose_dtype("bfloat16", gpu) == choose_dtype("bfloat16", CPU) == torch.bfloat16
-        monkeypatch.setattr(models, "computes_bfloat16", lambda device: True)
+        monkeypatch.setattr(device, "computes_bfloat16", lambda device: True)
         assert choose_dtype(None, CPU) == choose_dtype("float32", CPU) == torch.float32
-        monkeypatch.setattr(models, "computes_bfloat16", computes_bfloat16)
+        monkeypatch.setattr(device, "computes_bfloat16", computes_bfloat16)
     for name in ("float16", "bf16", ""):
         with pytest.raises(InputError, match=r"dtype=.* valid: null, bfloat16, float32"):
             choose_dtype(name, CPU)

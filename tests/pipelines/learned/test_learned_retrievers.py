@@ -17,7 +17,8 @@ import pandas as pd
 import pytest
 from support import checkpoints
 
-from soundingline.pipelines import models
+from soundingline.pipelines import device
+from soundingline.pipelines.checkpoint import Checkpoint
 from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
@@ -291,7 +292,7 @@ def test_the_fingerprint_follows_what_changes_the_index_and_loads_nothing(
     row, make, built, tmp_path, monkeypatch
 ):
     other = str(row.save(tmp_path / "other", seed=5))
-    monkeypatch.setattr(models.Checkpoint, "load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
     monkeypatch.setattr(LearnedRetriever, "load_from_library", lambda *_: pytest.fail("loaded"))
     changes = [{"dtype": "bfloat16"}, {"max_length": 33}, {"model": other}, *row.changes]
     prints = {make(**each).fingerprint for each in [{}, *changes]}
@@ -330,7 +331,7 @@ def test_wrong_arguments_and_models_that_do_not_fit_are_refused(row, make, monke
     if row.kind is not ColBERT:  # reads as far as it can
         with pytest.raises(InputError, match="positions of this model"):
             _ = make(max_length=10**5).fingerprint
-    monkeypatch.setattr(models, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(device, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"needs .* GB and cpu has 0\.0 GB free"):
         make().encode(["x"])
 

@@ -17,7 +17,7 @@ import pytest
 from support import checkpoints
 from support.llm_model import ScriptedPrompts, saying
 
-from soundingline.pipelines import models
+from soundingline.pipelines import device
 from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.listwise import Listwise
@@ -634,7 +634,7 @@ def test_a_checkpoint_that_is_missing_is_refused_in_one_line(name, tmp_path, mon
 def test_weights_that_do_not_fit_are_refused_with_the_sizes(name, folders, make, monkeypatch):
     network = getattr(transformers, ROWS[name].loaded).from_pretrained(folders(name))
     weights = sum(each.numel() for each in network.parameters())
-    monkeypatch.setattr(models, "free_bytes", lambda device: 3 * weights)
+    monkeypatch.setattr(device, "free_bytes", lambda device: 3 * weights)
     make(dtype="bfloat16").score(PAIRS[:1])
     with pytest.raises(InputError, match=r"needs 0\.0 GB and cpu has 0\.0 GB free"):
         make().score(PAIRS[:1])

@@ -1,4 +1,4 @@
-"""Neural models: fingerprints and loading of checkpoints, device, dtype, batches, text windows.
+"""Checkpoints of neural models: files, fingerprints, kinds, lengths, tokenizers, and loading.
 
 A checkpoint is named by `model`, a name on the Hugging Face hub or a folder, and `revision`, a
 branch, tag or commit on the hub. No function imports torch or transformers before it needs them.
@@ -8,29 +8,24 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.pipelines.device import check_memory, within_memory
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import file_hash, fingerprint
 from soundingline.toolkit.optional import import_optional, without_absent_hub
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-DTYPES = ("bfloat16", "float32")
 # No code of a checkpoint is run, and pickled weights are read by torch's reader of tensors alone.
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 DATA_ONLY: Mapping[str, Any] = {**NO_CODE, "weights_only": True}
@@ -46,90 +41,8 @@ _UNBOUNDED = 1 << 20  # transformers uses a larger number for a tokenizer withou
 _LIBRARIES = ("huggingface_hub", "transformers", "sentence_transformers", "peft")
 
 
-def choose_device(name: str | None = None) -> torch.device:
-    """The device of that name (`cpu`, `cuda`, `cuda:1`); by default the first GPU, or the CPU if
-    there is none. `InputError` if this machine does not have it."""
-    torch = import_optional("torch")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name is None:
-        return torch.device("cuda" if gpus else "cpu")
-    valid = ["cpu", *(["cuda"] if gpus else []), *(f"cuda:{number}" for number in range(gpus))]
-    if name not in valid:
-        raise InputError(
-            f"device={name!r} is not on this machine",
-            valid=f"null, {', '.join(valid)}",
-            do="set device=null, which takes a GPU where there is one",
-        )
-    return torch.device(name)
-
-
-def choose_dtype(name: str | None, device: torch.device) -> torch.dtype:
-    """`bfloat16` or `float32`. The default is float32 on a CPU, so that a ranking is the same on
-    every CPU, and bfloat16 on a GPU that computes in it (from Ampere on)."""
-    if name is None:
-        on_gpu = device.type == "cuda" and computes_bfloat16(device)
-        name = "bfloat16" if on_gpu else "float32"
-    if name not in DTYPES:
-        raise InputError(f"dtype={name!r}", valid=f"null, {', '.join(DTYPES)}")
-    dtype: torch.dtype = getattr(import_optional("torch"), name)
-    return dtype
-
-
-def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16 and does not emulate it."""
-    torch = import_optional("torch")
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    # Private in torch 2.13, which has no public function for a CPU.
-    names = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")
-    return any(getattr(torch.cpu, name, lambda: False)() for name in names)
-
-
-class Placement:
-    """Where a model computes, in which precision, and how many tokens at a time.
-
-    The device and the dtype are chosen at their first use, as `choose_device` and `choose_dtype`
-    do. `batch_tokens` of a batch, padding included, are by default the `busy_tokens` of the type of
-    device. The default of these suits encoders and classifiers: a CPU's caches hold no more, and
-    more makes no GPU faster.
-    """
-
-    busy_tokens: Mapping[str, int] = {"cpu": 2048, "cuda": 16_384}
-
-    def __init__(
-        self,
-        device: str | None,
-        dtype: str | None,
-        batch_tokens: int | None = None,
-        busy_tokens: Mapping[str, int] | None = None,
-    ) -> None:
-        if batch_tokens is not None:
-            check_int("batch_tokens", batch_tokens)
-        self._device, self._dtype, self._batch_tokens = device, dtype, batch_tokens
-        self.busy_tokens = busy_tokens or self.busy_tokens
-
-    @cached_property
-    def device(self) -> torch.device:
-        return choose_device(self._device)
-
-    @cached_property
-    def dtype(self) -> torch.dtype:
-        return choose_dtype(self._dtype, self.device)
-
-    @property
-    def precision(self) -> str:
-        """`bfloat16` or `float32`. Torch is imported only if it must choose."""
-        if self._dtype in DTYPES and self._device in (None, "cpu"):
-            return self._dtype
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def batch_tokens(self) -> int:
-        return self._batch_tokens or self.busy_tokens[self.device.type]
-
-
 @contextmanager
-def opening(model: str) -> Iterator[None]:
+def loading_checkpoint(model: str) -> Iterator[None]:
     """A block that reads a checkpoint: `InputError` in one line if that fails, and no output of the
     libraries. It does not check that all weights are there."""
     folder = Path(model)
@@ -180,14 +93,14 @@ def _quiet() -> Iterator[None]:
 def checkpoint_config(model: str, revision: str | None = None) -> Any:
     """The transformers configuration of a checkpoint; `InputError` if it cannot be loaded."""
     transformers = import_optional("transformers")
-    with opening(model):
+    with loading_checkpoint(model):
         return transformers.AutoConfig.from_pretrained(model, revision=revision, **NO_CODE)
 
 
 def stored_config(model: str, revision: str | None = None) -> SimpleNamespace:
     """The values of a checkpoint's config.json, without the defaults that transformers adds and
     without importing it. `InputError` if it cannot be read."""
-    with opening(model):
+    with loading_checkpoint(model):
         values = json.loads(_file(model, "config.json", revision).read_text("utf-8"))
         if not isinstance(values, dict):
             raise ValueError("config.json holds no object")
@@ -198,7 +111,7 @@ def stored_file(model: str, name: str, revision: str | None = None) -> Path | No
     """A file of a checkpoint; None if the checkpoint does not have it or does not exist.
     `InputError` if that cannot be determined."""
     absent = import_optional("huggingface_hub.errors").EntryNotFoundError
-    with opening(model):
+    with loading_checkpoint(model):
         try:
             path = _file(model, name, revision)
         except absent:
@@ -218,7 +131,7 @@ def checkpoint_fingerprint(model: str, revision: str | None = None) -> str:
     hash over the files of a folder. Reads no weights into memory."""
     folder = Path(model)
     if not folder.is_dir():
-        with opening(model):
+        with loading_checkpoint(model):
             path = _file(model, "config.json", revision)
         # <cache>/models--<name>/snapshots/<commit>/config.json
         return f"{model}@{path.parent.name}"
@@ -285,54 +198,6 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
         folder = Path(config).parent
     weights = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
     return sum(path.stat().st_size for path in weights) or None
-
-
-def check_memory(needed: int, device: Any, what: str) -> None:
-    """`InputError` with the sizes if `device` has less free memory than `needed` bytes."""
-    free = free_bytes(device)
-    if needed > free:
-        raise InputError(
-            f"{what} needs {gigabytes(needed)} and {device} has {gigabytes(free)} free",
-            do="choose a smaller model, dtype=bfloat16, or another device",
-        )
-
-
-def free_bytes(device: Any) -> int:
-    """The free memory of a device. That of a CPU is the memory of the machine, whatever the limit
-    of a container may be."""
-    if device.type == "cuda":
-        return int(import_optional("torch").cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        sizes = dict(line.split(":", 1) for line in lines)
-        return int(sizes["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-@contextmanager
-def within_memory(
-    device: Any,
-    what: str,
-    do: str = "set fewer batch_tokens, dtype=bfloat16, or a smaller model",
-) -> Iterator[None]:
-    """A block whose failing allocations become an `InputError` with `what` was computed, the free
-    memory, and what to `do`."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        memory = (MemoryError, import_optional("torch").OutOfMemoryError)
-        if not isinstance(error, memory) and "DefaultCPUAllocator" not in str(error):
-            raise
-        raise InputError(
-            f"{what} does not fit into the memory of {device}, which has "
-            f"{gigabytes(free_bytes(device))} free",
-            do=do,
-        ) from error
-
-
-def gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
 
 
 class Checkpoint:
@@ -405,7 +270,7 @@ class Checkpoint:
         return f"{self.model}@{self._adapter.parent.name} on {base}"
 
     def tokenizer(self) -> Any:
-        with opening(self.whole):
+        with loading_checkpoint(self.whole):
             return import_optional("transformers").AutoTokenizer.from_pretrained(
                 self.whole, revision=self._whole_revision, **NO_CODE
             )
@@ -429,7 +294,7 @@ class Checkpoint:
         """
         what = f"the model '{self.whole}'"
         self.check_fits(device, dtype)
-        with opening(self.whole), within_memory(device, what):
+        with loading_checkpoint(self.whole), within_memory(device, what):
             automatic = getattr(import_optional("transformers"), self._automatic)
             network, report = automatic.from_pretrained(
                 self.whole,
@@ -455,7 +320,7 @@ class Checkpoint:
         for name in missing:
             # Random so far. If they are still zero later, the adapter does not have them either.
             network.get_parameter(name).data.zero_()
-        with opening(self.model):
+        with loading_checkpoint(self.model):
             adapted = import_optional("peft").PeftModel.from_pretrained(
                 network, self.model, revision=self.revision
             )
@@ -497,7 +362,7 @@ def t5_tokenizer(model: str, revision: str | None, tokenizer: str | None, vocabu
     transformers = import_optional("transformers")
     if tokenizer or stored_file(model, "tokenizer.json", revision):
         source, own_revision = (tokenizer, None) if tokenizer else (model, revision)
-        with opening(source):
+        with loading_checkpoint(source):
             opened = transformers.AutoTokenizer.from_pretrained(
                 source, revision=own_revision, **NO_CODE
             )
@@ -518,173 +383,3 @@ def t5_tokenizer(model: str, revision: str | None, tokenizer: str | None, vocabu
             do="set tokenizer to the one that the model was trained with",
         )
     return opened
-
-
-def pack_linear_layers(network: Any) -> None:
-    """Copy the weights of all linear layers of a network on a CPU into the order in which oneDNN
-    multiplies. The results stay the same up to rounding; the layers cannot be trained after that.
-
-    Measured on one thread of an AMD EPYC in float32: monoT5 2.0 times and a cross-encoder 1.85
-    times as fast as with torch's own layers.
-    """
-    torch = import_optional("torch")
-    operators = torch.ops.mkldnn
-    if not (
-        torch.backends.mkldnn.is_available()
-        and hasattr(operators, "_reorder_linear_weight")
-        and hasattr(operators, "_linear_pointwise")
-    ):
-        return
-
-    class PackedLinear(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self, layer: Any) -> None:
-            super().__init__()
-            weight = layer.weight.detach()
-            # transformers reads the dtype of a layer's weight.
-            self.weight = weight.new_empty(0)
-            self.bias = None if layer.bias is None else layer.bias.detach()
-            with torch.inference_mode():
-                self.packed = operators._reorder_linear_weight(weight.contiguous())
-
-        def forward(self, states: Tensor) -> Tensor:
-            rows = states.reshape(-1, states.shape[-1])
-            rows = operators._linear_pointwise(rows, self.packed, self.bias, "none", [], "")
-            return rows.view(*states.shape[:-1], rows.shape[-1])
-
-    for parent in list(network.modules()):
-        for name, layer in list(parent.named_children()):
-            if type(layer) is torch.nn.Linear and layer.weight.device.type == "cpu":
-                dtype = layer.weight.dtype
-                in_bfloat16 = dtype == torch.bfloat16 and computes_bfloat16(layer.weight.device)
-                if in_bfloat16 or dtype == torch.float32:
-                    setattr(parent, name, PackedLinear(layer))
-
-
-def in_float32(module: Any) -> Any:
-    """The last layer of a network that computes in bfloat16, changed to compute in float32:
-    bfloat16 has eight bits, and would give unlike texts the same score."""
-    is_tensor = import_optional("torch").is_tensor
-
-    def converted(_: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(value.float() if is_tensor(value) else value for value in arguments)
-
-    module.float().register_forward_pre_hook(converted)
-    return module
-
-
-def by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Positions of texts in batches of at most `max_tokens` tokens with padding (texts x longest).
-
-    The longest texts come first, so that a batch that does not fit into memory fails at once. A
-    text longer than `max_tokens` is a batch by itself.
-    """
-    check_int("max_tokens", max_tokens)
-    batches: list[list[int]] = []
-    room = 0
-    for position in sorted(range(len(lengths)), key=lambda position: -lengths[position]):
-        if room == 0:
-            batches.append([])
-            # The first of a batch is its longest.
-            room = max(1, max_tokens // max(1, lengths[position]))
-        batches[-1].append(position)
-        room -= 1
-    return batches
-
-
-def in_batches(
-    compute: Callable[[list[Item]], Iterable[Result]],
-    items: Sequence[Item],
-    lengths: Sequence[int],
-    max_tokens: int,
-) -> list[Result]:
-    """The results of `compute` in the order of `items`. It is called with the batches of
-    `by_tokens` and returns one result for each item (otherwise `ValueError`)."""
-    results: dict[int, Result] = {}
-    for positions in by_tokens(lengths, max_tokens):
-        batch_results = compute([items[position] for position in positions])
-        results.update(zip(positions, batch_results, strict=True))
-    return [results[position] for position in range(len(items))]
-
-
-def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
-    """Token ids, padded behind by `pad`, and their mask: what a network of transformers takes."""
-    torch = import_optional("torch")
-    lengths = torch.tensor([len(row) for row in rows])
-    pad_sequence = torch.nn.utils.rnn.pad_sequence
-    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
-    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
-
-
-def readable(text: str) -> str:
-    """`text` with a `?` for each lone surrogate: JSON can hold them, tokenizers reject them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
-
-
-def least_window(max_length: int) -> int:
-    """The fewest tokens of a window if `max_length` tokens hold a query and the window. A text is
-    not split if the query leaves less room."""
-    return max(1, max_length // 8)
-
-
-def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
-    """Split `text` into pieces of at most `size` of its tokens, which begin at the characters
-    `begins`. Joined, the pieces are `text`. It is cut before a word if one begins in the piece,
-    otherwise within the word, and never between tokens that begin at the same character."""
-    pieces, begin, first = [], 0, 0
-    while len(begins) - first > size:
-        last = first + size
-        words = (token for token in range(last, first, -1) if _opens_word(text, begins[token]))
-        after = next(words, last)
-        while after > first + 1 and begins[after - 1] == begins[after]:
-            after -= 1
-        while after < len(begins) and begins[after] <= begin:
-            after += 1
-        if after == len(begins):
-            break
-        end = begins[after]
-        pieces.append(text[begin:end])
-        begin, first = end, after
-    return [*pieces, text[begin:]]
-
-
-def fitting(
-    text: str,
-    room: int,
-    begins: Callable[[str], Sequence[int]],
-    sizes: Callable[[Sequence[str]], Iterable[int]],
-    aim: int | None = None,
-) -> list[str]:
-    """Split `text` as `cut` does, into pieces that each have at most `room` tokens by themselves or
-    cannot be cut further.
-
-    `begins` gives the characters at which the tokens of a text begin, `sizes` the number of tokens
-    of each text by itself, and `aim` is that of a piece within `text`, at first `room`.
-    """
-    aim = aim or room
-    pieces, fitted = cut(text, begins(text), aim), []
-    for piece, size in zip(pieces, sizes(pieces), strict=True):
-        # A piece can have more tokens by itself than in the text.
-        smaller = size > room and aim > 1
-        fitted += fitting(piece, room, begins, sizes, aim * 3 // 4) if smaller else [piece]
-    return fitted
-
-
-def taken_off(text: str, front: Callable[[str], str]) -> list[str]:
-    """`text` in pieces between which white space is left out: what `front` gives of the rest, again
-    and again. One piece at least, which is empty for a text without a word."""
-    pieces = []
-    rest = text.strip()
-    while rest:
-        pieces.append(front(rest))
-        rest = rest[len(pieces[-1]) :].lstrip()
-    return pieces or [""]
-
-
-def _opens_word(text: str, position: int) -> bool:
-    # The tokens of some models begin with the space before the word.
-    return text[position].isspace() or text[position - 1].isspace()
