@@ -10,21 +10,18 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from soundingline.pipelines.device import check_memory, within_memory
+from soundingline.pipelines.device import Placement, check_memory, within_memory
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import file_hash, fingerprint
 from soundingline.toolkit.optional import import_optional, without_absent_hub
-
-if TYPE_CHECKING:
-    import torch
 
 # No code of a checkpoint is run, and pickled weights are read by torch's reader of tensors alone.
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -148,34 +145,12 @@ def _folder_hash(folder: Path, files: tuple[Path, ...], states: Any) -> str:
     return fingerprint(names, file_hash(*files))
 
 
-def check_kind(config: Any, model: str, kinds: tuple[str, ...], what: str) -> None:
-    """`InputError` if a checkpoint has another architecture (`model_type`) than `what` needs."""
-    kind = getattr(config, "model_type", None)
-    if kind not in kinds:
-        raise InputError(
-            f"{what} was given '{model}', a model of the kind {kind}",
-            valid=f"a checkpoint of the kind {' or '.join(kinds)}",
-            do="choose a checkpoint that was trained for it",
-        )
-
-
 def positions(config: Any) -> int | None:
     """The most tokens that a checkpoint reads; None if its positions are relative."""
     count: int | None = getattr(config, "max_position_embeddings", None)
     if count is not None and getattr(config, "model_type", None) in _COUNTED_FROM_PADDING:
         return count - (getattr(config, "pad_token_id", None) or 1) - 1
     return count
-
-
-def check_length(config: Any, model: str, tokens: int, setting: str = "max_length") -> None:
-    """`InputError` if a checkpoint has fewer positions than `tokens`."""
-    most = positions(config)
-    if most is not None and tokens > most:
-        raise InputError(
-            f"{setting}={tokens} with '{model}'",
-            valid=f"at most {most}, the positions of this model",
-            do=f"set {setting}={most} or less",
-        )
 
 
 def own_length(config: Any, tokenizer_length: float | None) -> int:
@@ -200,28 +175,44 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
     return sum(path.stat().st_size for path in weights) or None
 
 
+class CheckpointKind(NamedTuple):
+    """What a model needs its checkpoint to be, which is checked before any weights are read.
+
+    `reader` is the class that reads it: one of transformers, which gives the network, or one of
+    sentence-transformers by its full name, which gives the library's model. `fits` says whether a
+    checkpoint is of the kind, `otherwise` what is said of one that is not, and `unused` how the
+    names of weights begin that it may be without, because nothing reads them.
+    """
+
+    reader: str
+    fits: Callable[[Checkpoint], object]
+    otherwise: str
+    valid: str
+    do: str = "choose a checkpoint that was trained for this"
+    unused: tuple[str, ...] = ("pooler.",)
+
+
 class Checkpoint:
     """A whole checkpoint, or a LoRA adapter that is merged into its base when it is loaded.
     Constructing one reads nothing.
 
     Args:
+        kind: What the checkpoint must be.
         model: The checkpoint or the adapter, in its `revision`.
         base: The checkpoint of the adapter. The default is the one that the adapter names.
-        automatic: The class of transformers that makes the network.
-        more: Further arguments of that class's `from_pretrained`.
+        more: Further arguments of the `from_pretrained` of the kind's `reader`.
     """
 
     def __init__(
         self,
+        kind: CheckpointKind,
         model: str,
-        base: str | None = None,
         revision: str | None = None,
-        *,
-        automatic: str = "AutoModel",
+        base: str | None = None,
         **more: Any,
     ) -> None:
-        self.model, self.revision = model, revision
-        self._base, self._automatic, self._more = base, automatic, more
+        self.kind, self.model, self.revision = kind, model, revision
+        self._base, self._more = base, more
 
     @property
     def adapted(self) -> bool:
@@ -275,49 +266,109 @@ class Checkpoint:
                 self.whole, revision=self._whole_revision, **NO_CODE
             )
 
-    def check_fits(self, device: torch.device, dtype: torch.dtype) -> None:
-        """`InputError` if the weights do not fit into the free memory of `device`."""
-        automatic = getattr(import_optional("transformers"), self._automatic)
-        with import_optional("torch").device("meta"):
-            weights = automatic.from_config(self.config, dtype=dtype).parameters()
-        needed = sum(each.numel() * each.element_size() for each in weights)
-        check_memory(needed, device, f"the model '{self.whole}'")
+    @property
+    def model_type(self) -> str:
+        """The name of the architecture; empty if config.json has none."""
+        return getattr(self.stored_config, "model_type", None) or ""
 
-    def load(
-        self, device: torch.device, dtype: torch.dtype, absent: Sequence[str] = ()
-    ) -> tuple[Any, set[str]]:
-        """The network in evaluation mode on `device`, and the names of the weights that the
-        checkpoint does not have, which are random.
+    @property
+    def architectures(self) -> Sequence[str]:
+        """The classes of transformers that config.json names."""
+        return getattr(self.stored_config, "architectures", None) or []
 
-        `InputError` if such a name does not begin with one of `absent`, if the adapter belongs to
-        another base, and if the network does not fit into memory.
-        """
-        what = f"the model '{self.whole}'"
-        self.check_fits(device, dtype)
-        with loading_checkpoint(self.whole), within_memory(device, what):
-            automatic = getattr(import_optional("transformers"), self._automatic)
-            network, report = automatic.from_pretrained(
-                self.whole,
-                revision=self._whole_revision,
-                dtype=dtype,
-                output_loading_info=True,
-                **DATA_ONLY,
-                **self._more,
-            )
-        missing = set(report["missing_keys"])
-        if unexpected := sorted(name for name in missing if not name.startswith(tuple(absent))):
+    def checked(self, **lengths: int | None) -> Checkpoint:
+        """This checkpoint. `InputError` if it is of another kind, or has fewer positions than one
+        of the `lengths`, which are named as the settings are."""
+        if not self.kind.fits(self):
+            found = [*self.architectures] or ["no architecture"]
+            if labels := getattr(self.stored_config, "id2label", None):
+                found.append(f"{len(labels)} labels")
             raise InputError(
-                f"'{self.whole}' has no weights for {', '.join(unexpected[:3])}",
+                f"'{self.whole}' {self.kind.otherwise} (it is of the kind "
+                f"{self.model_type or 'none'}: {', '.join(found)})",
+                valid=self.kind.valid,
+                do=self.kind.do,
+            )
+        most = positions(self.stored_config)
+        for setting, tokens in lengths.items():
+            if most is not None and tokens is not None and tokens > most:
+                raise InputError(
+                    f"{setting}={tokens} with '{self.whole}'",
+                    valid=f"at most {most}, the positions of this model",
+                    do=f"set {setting}={most} or less",
+                )
+        return self
+
+    def load(self, place: Placement, *, new_head: bool = False) -> Any:
+        """What the kind's `reader` reads, in evaluation mode, on the device and in the dtype.
+
+        `InputError` if the checkpoint is of another kind, is without weights, which transformers
+        would make random, or does not fit into memory, and if an adapter belongs to another base.
+        With `new_head`, the layers on top of the body may be random.
+        """
+        self.checked()
+        what = f"the model '{self.whole}'"
+        read = self._from_library if "." in self.kind.reader else self._from_transformers
+        with loading_checkpoint(self.whole), within_memory(place.device, what):
+            model, report = read(place, what)
+        absent = {name for name in report["missing_keys"] if not name.startswith(self.kind.unused)}
+        if new_head:
+            body = f"{model.base_model_prefix}."
+            absent = {name for name in absent if name.startswith(body) and ".pooler." not in name}
+        if self._adapter is not None and "." not in self.kind.reader:
+            model, absent = self._merged(model, absent)
+        if absent:
+            raise InputError(
+                f"'{self.model}' has no weights for {', '.join(sorted(absent)[:3])}",
                 valid="a checkpoint with all weights of its kind",
                 do="choose a checkpoint that was trained for this",
             )
-        if self._adapter is not None:
-            network = self._merged(network, missing)
-        with within_memory(device, what):
-            return network.to(device).eval(), missing
+        with within_memory(place.device, what):
+            return model.to(place.device).eval()
 
-    def _merged(self, network: Any, missing: Iterable[str]) -> Any:
-        for name in missing:
+    def _from_transformers(self, place: Placement, what: str) -> tuple[Any, Mapping[str, Any]]:
+        """The network, still on the CPU, and transformers' report of its weights."""
+        reader = getattr(import_optional("transformers"), self.kind.reader)
+        with import_optional("torch").device("meta"):
+            weights = reader.from_config(self.config, dtype=place.dtype).parameters()
+        check_memory(
+            sum(each.numel() * each.element_size() for each in weights), place.device, what
+        )
+        settings = {"dtype": place.dtype, **DATA_ONLY, **self._more}
+        loaded: tuple[Any, Mapping[str, Any]] = reader.from_pretrained(
+            self.whole, revision=self._whole_revision, output_loading_info=True, **settings
+        )
+        return loaded
+
+    def _from_library(self, place: Placement, what: str) -> tuple[Any, Mapping[str, Any]]:
+        """The model of sentence-transformers, and transformers' report of its network's weights."""
+        library, _, reader = self.kind.reader.rpartition(".")
+        check_memory(weight_bytes(self.model, self.revision) or 0, place.device, what)
+        model = getattr(import_optional(library), reader)(
+            self.model,
+            revision=self.revision,
+            device=str(place.device),
+            model_kwargs={"dtype": place.dtype},
+            **NO_CODE,
+        )
+        network = model.transformers_model
+        if network is None or self._adapter is not None:
+            return model, {"missing_keys": ()}
+        # The library has read the weights without the report. This reads their names alone.
+        modules = stored_file(self.model, "modules.json", self.revision)
+        _, report = type(network).from_pretrained(
+            self.model,
+            revision=self.revision,
+            subfolder=json.loads(modules.read_text("utf-8"))[0]["path"] if modules else "",
+            device_map="meta",
+            output_loading_info=True,
+            **DATA_ONLY,
+        )
+        return model, report
+
+    def _merged(self, network: Any, absent: Iterable[str]) -> tuple[Any, set[str]]:
+        """The network with the adapter, and which of the `absent` weights it is still without."""
+        for name in absent:
             # Random so far. If they are still zero later, the adapter does not have them either.
             network.get_parameter(name).data.zero_()
         with loading_checkpoint(self.model):
@@ -332,7 +383,8 @@ class Checkpoint:
                 valid="the base that its adapter_config.json names, or a copy of that",
                 do="set base to it",
             )
-        return adapted.merge_and_unload()
+        merged = adapted.merge_and_unload()
+        return merged, {name for name in absent if not merged.get_parameter(name).any()}
 
     @cached_property
     def _adapter(self) -> Path | None:
@@ -343,23 +395,23 @@ class Checkpoint:
         return self.revision if self._adapter is None else None
 
 
-def stored_weights(model: str, revision: str | None = None) -> set[str]:
-    """The names of the weights in the files of a checkpoint. Reads no weights into memory."""
-    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
-        if path := stored_file(model, index, revision):
-            return set(json.loads(path.read_text("utf-8"))["weight_map"])
-    if path := stored_file(model, "model.safetensors", revision):
-        with import_optional("safetensors").safe_open(path, "pt") as weights:
-            return set(weights.keys())
-    path = stored_file(model, "pytorch_model.bin", revision)
-    return set(import_optional("torch").load(path, weights_only=True, map_location="meta"))
+# The kinds that several models share.
+BODY = CheckpointKind("AutoModel", lambda _: True, "", "any encoder or decoder")
+T5 = CheckpointKind(
+    "AutoModelForSeq2SeqLM",
+    lambda checkpoint: checkpoint.model_type == "t5",
+    "is not a T5",
+    "a checkpoint of the kind t5, of an encoder and a decoder",
+)
 
 
-def t5_tokenizer(model: str, revision: str | None, tokenizer: str | None, vocabulary: int) -> Any:
+def t5_tokenizer(checkpoint: Checkpoint, tokenizer: str | None) -> Any:
     """The tokenizer of a T5 checkpoint: `tokenizer` (a name or a folder), by default the
     `tokenizer.json` of the checkpoint, otherwise that of T5. `InputError` if there is none, and if
-    it has more tokens than the `vocabulary` of the checkpoint."""
+    it has more tokens than the vocabulary of the checkpoint."""
     transformers = import_optional("transformers")
+    model, revision = checkpoint.model, checkpoint.revision
+    vocabulary = checkpoint.config.vocab_size
     if tokenizer or stored_file(model, "tokenizer.json", revision):
         source, own_revision = (tokenizer, None) if tokenizer else (model, revision)
         with loading_checkpoint(source):

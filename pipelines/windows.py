@@ -1,8 +1,9 @@
-"""Windows of texts that are longer than a model reads."""
+"""Windows of texts that are longer than a model reads, and characters that no tokenizer takes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 
 def replace_surrogates(text: str) -> str:
@@ -18,6 +19,40 @@ def least_window(max_length: int) -> int:
     """The fewest tokens of a window if `max_length` tokens hold a query and the window. A text is
     not split if the query leaves less room."""
     return max(1, max_length // 8)
+
+
+def split_into_windows(
+    text: str,
+    room: int,
+    tokenize: Callable[..., Any],
+    sizes: Callable[[Sequence[str]], Iterable[int]] | None = None,
+    aim: int | None = None,
+) -> list[str]:
+    """Split `text` as `cut` does, into pieces that each have at most `room` tokens by themselves or
+    cannot be cut further. Joined, the pieces are `text`.
+
+    Args:
+        tokenize: A fast tokenizer of transformers, or a function with its arguments.
+        sizes: The number of tokens of each of some texts by itself. The default is that of
+            `tokenize` without special tokens.
+        aim: Tokens of a piece within `text`, at first `room`.
+    """
+    aim = aim or room
+    offsets = tokenize(text, add_special_tokens=False, return_offsets_mapping=True)
+    pieces = cut(text, [begin for begin, _ in offsets["offset_mapping"]], aim)
+    lengths: Iterable[int]
+    if sizes is None:
+        lengths = map(len, tokenize(pieces, add_special_tokens=False)["input_ids"])
+    else:
+        lengths = sizes(pieces)
+    windows = []
+    for piece, size in zip(pieces, lengths, strict=True):
+        # A piece can have more tokens by itself than in the text.
+        if size > room and aim > 1:
+            windows += split_into_windows(piece, room, tokenize, sizes, aim * 3 // 4)
+        else:
+            windows.append(piece)
+    return windows
 
 
 def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
@@ -41,39 +76,18 @@ def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
     return [*pieces, text[begin:]]
 
 
-def fitting(
-    text: str,
-    room: int,
-    begins: Callable[[str], Sequence[int]],
-    sizes: Callable[[Sequence[str]], Iterable[int]],
-    aim: int | None = None,
-) -> list[str]:
-    """Split `text` as `cut` does, into pieces that each have at most `room` tokens by themselves or
-    cannot be cut further.
-
-    `begins` gives the characters at which the tokens of a text begin, `sizes` the number of tokens
-    of each text by itself, and `aim` is that of a piece within `text`, at first `room`.
-    """
-    aim = aim or room
-    pieces, fitted = cut(text, begins(text), aim), []
-    for piece, size in zip(pieces, sizes(pieces), strict=True):
-        # A piece can have more tokens by itself than in the text.
-        smaller = size > room and aim > 1
-        fitted += fitting(piece, room, begins, sizes, aim * 3 // 4) if smaller else [piece]
-    return fitted
+def _opens_word(text: str, position: int) -> bool:
+    # The tokens of some models begin with the space before the word.
+    return text[position].isspace() or text[position - 1].isspace()
 
 
-def taken_off(text: str, front: Callable[[str], str]) -> list[str]:
-    """`text` in pieces between which white space is left out: what `front` gives of the rest, again
-    and again. One piece at least, which is empty for a text without a word."""
+def split_from_front(text: str, front: Callable[[str], str]) -> list[str]:
+    """Split `text` for a model whose tokens are only estimated: into what `front` gives of the
+    text, of the rest, and so on, with the white space between these left out. There is at least one
+    piece, which is empty for a text without a word."""
     pieces = []
     rest = text.strip()
     while rest:
         pieces.append(front(rest))
         rest = rest[len(pieces[-1]) :].lstrip()
     return pieces or [""]
-
-
-def _opens_word(text: str, position: int) -> bool:
-    # The tokens of some models begin with the space before the word.
-    return text[position].isspace() or text[position - 1].isspace()

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from glob import escape
 from itertools import pairwise
 from operator import length_hint
@@ -22,8 +23,12 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from soundingline.pipelines.checkpoint import checkpoint_fingerprint, stored_config, stored_file
-from soundingline.pipelines.device import gigabytes, within_memory
+from soundingline.pipelines.checkpoint import (
+    Checkpoint,
+    CheckpointKind,
+    stored_file,
+)
+from soundingline.pipelines.device import gigabytes, pack_linear_layers, within_memory
 from soundingline.pipelines.learned.encoding import Blocks, load_array, work_folder
 from soundingline.pipelines.learned.retriever import continue_in_float32
 from soundingline.pipelines.learned.vectors import (
@@ -38,7 +43,7 @@ from soundingline.pipelines.learned.vectors import (
 from soundingline.pipelines.lexical.storage import check_offsets
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
-from soundingline.pipelines.windows import cut, replace_surrogates
+from soundingline.pipelines.windows import replace_surrogates, split_into_windows
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -53,6 +58,24 @@ _UNBOUNDED = 1 << 20
 # there was a `model_type`.
 _KINDS = ("MultiVectorEncoder", "ColBERT")
 _KEYS = ("query_prefix", "document_prefix", "query_length", "skiplist_words")
+
+
+def _is_multi_vector(checkpoint: Checkpoint) -> bool:
+    """The library would give another checkpoint a random projection and say so in its log only."""
+    if "HF_ColBERT" in checkpoint.architectures:
+        return True
+    path = stored_file(checkpoint.model, "config_sentence_transformers.json", checkpoint.revision)
+    content = json.loads(path.read_text("utf-8")) if path else {}
+    return content.get("model_type") in _KINDS or any(key in content for key in _KEYS)
+
+
+_KIND = CheckpointKind(
+    "sentence_transformers.MultiVectorEncoder",
+    _is_multi_vector,
+    "is not a multi-vector checkpoint",
+    "one that sentence-transformers, PyLate or ColBERT has saved, such as colbert-ir/colbertv2.0",
+    "choose such a model, or retriever=dense",
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -105,9 +128,11 @@ class ColBERT(VectorRetriever):
         """`InputError` also for a missing FAISS."""
         if self._compressed:
             check_optional("faiss")
-        _check_kind(self.model, self.revision)
-        content = checkpoint_fingerprint(self.model, self.revision)
-        return fingerprint("colbert", content, self.settings)
+        return fingerprint("colbert", self._checkpoint.checked().fingerprint, self.settings)
+
+    @shared_property
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(_KIND, self.model, self.revision)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -201,11 +226,8 @@ class ColBERT(VectorRetriever):
         text = replace_surrogates(text)
         room = self.limit - self.lengths([""])[0]
         with self._computing:
-            coded = self._network.tokenizer(
-                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-            )
-        begins = [begin for begin, _ in coded["offset_mapping"]]
-        return [piece.strip() for piece in cut(text, begins, max(1, room))]
+            tokenize = partial(self._network.tokenizer, verbose=False)
+            return [piece.strip() for piece in split_into_windows(text, max(1, room), tokenize)]
 
     def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
         """The vectors of each document of a batch, [tokens, dimensions] in the type of `storage`; a
@@ -235,8 +257,8 @@ class ColBERT(VectorRetriever):
 
     @shared_property
     def _network(self) -> Any:
-        _check_kind(self.model, self.revision)
-        model = self.load_from_library("MultiVectorEncoder")
+        model = self._checkpoint.load(self.placement)
+        pack_linear_layers(model[0])
         continue_in_float32(model)
         body = model[0]
         if self.max_length is not None:
@@ -317,23 +339,6 @@ class ColBERTReranker(NeuralReranker):
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that the model reads to their end; all of it if it fits."""
         return self.encoder.windows(pair.text)
-
-
-def _check_kind(model: str, revision: str | None) -> None:
-    """`InputError` for another kind of checkpoint: the library would give it a random projection
-    and say so in its log only."""
-    path = stored_file(model, "config_sentence_transformers.json", revision)
-    config = stored_config(model, revision)
-    if "HF_ColBERT" in (getattr(config, "architectures", None) or []):
-        return
-    content = json.loads(path.read_text("utf-8")) if path else {}
-    if content.get("model_type") not in _KINDS and not any(key in content for key in _KEYS):
-        raise InputError(
-            f"'{model}' is no multi-vector checkpoint",
-            valid="one that sentence-transformers, PyLate or ColBERT has saved, such as "
-            "colbert-ir/colbertv2.0",
-            do="choose such a model, or retriever=dense",
-        )
 
 
 # A compressed index of token vectors, searched in three stages as PLAID does (Santhanam et al.,

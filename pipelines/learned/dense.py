@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.checkpoint import (
+    BODY,
     Checkpoint,
-    check_length,
+    CheckpointKind,
     own_length,
-    stored_config,
     stored_file,
 )
 from soundingline.pipelines.device import (
@@ -36,6 +36,14 @@ Vectors = NDArray[np.float32]
 # The names of sentence-transformers.
 _POOLINGS = {"last": "lasttoken", "mean": "mean", "cls": "cls"}
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+# Of a checkpoint without modules.json, the library would take the mean, which is seldom right.
+_POOLED = CheckpointKind(
+    "sentence_transformers.SentenceTransformer",
+    lambda checkpoint: stored_file(checkpoint.model, "modules.json", checkpoint.revision),
+    "does not say how its vectors are pooled: there is no modules.json",
+    "pooling: last, mean, cls",
+    "set pooling as the model's authors say",
+)
 
 
 class Side(NamedTuple):
@@ -92,18 +100,16 @@ class Dense(VectorRetriever):
                 valid=f"pooling: {', '.join(_POOLINGS)}",
                 do="say which token's vector is the text's; RepLLaMA's is the last",
             )
-        self._checkpoint = Checkpoint(self.model, self.base, self.revision)
+        kind = BODY if self.pooling else _POOLED
+        self._checkpoint = Checkpoint(kind, self.model, self.revision, self.base)
         self._query_side = Side("query", self.query_prefix, self.query_max_length)
         self._document_side = Side("document", self.document_prefix, self.max_length)
 
     @shared_property
     def fingerprint(self) -> str:
         """`InputError` also for a checkpoint with fewer positions than a length that is set."""
-        if self.pooling is None:
-            _check_pooled(self.model, self.revision)
-        for setting in ("max_length", "query_max_length", "document_max_length"):
-            if (limit := getattr(self, setting)) is not None:
-                check_length(self._checkpoint.stored_config, self._checkpoint.whole, limit, setting)
+        names = ("max_length", "query_max_length", "document_max_length")
+        self._checkpoint.checked(**{name: getattr(self, name) for name in names})
         return fingerprint("dense", self._checkpoint.fingerprint, self.settings)
 
     @property
@@ -153,8 +159,8 @@ class Dense(VectorRetriever):
     def _network(self) -> _SentenceModel | _PooledModel:
         if self.pooling is not None:
             return _PooledModel(self._checkpoint, self.placement, self)
-        _check_pooled(self.model, self.revision)
-        loaded = self.load_from_library("SentenceTransformer")
+        loaded = self._checkpoint.load(self.placement)
+        pack_linear_layers(loaded[0])
         continue_in_float32(loaded)
         return _SentenceModel(loaded, self.normalise)
 
@@ -210,7 +216,7 @@ class _PooledModel:
                 do="set append_eos=false",
             )
         # The library's own pooling on top is not used.
-        self._network, _ = checkpoint.load(place.device, place.dtype, absent=("pooler.",))
+        self._network = checkpoint.load(place)
         pack_linear_layers(self._network)
         modules = import_optional("sentence_transformers.sentence_transformer.modules")
         self._pooling = modules.Pooling(
@@ -249,15 +255,3 @@ class _PooledModel:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
         vectors: Vectors = pooled.cpu().numpy()
         return vectors
-
-
-def _check_pooled(model: str, revision: str | None) -> None:
-    """`InputError` for a checkpoint that does not say how it is pooled: the library would take the
-    mean, which is seldom right."""
-    if not stored_file(model, "modules.json", revision):
-        stored_config(model, revision)  # raises for a model that does not exist
-        raise InputError(
-            f"'{model}' does not say how its vectors are pooled (no modules.json)",
-            valid="pooling: last, mean, cls",
-            do="set pooling as the model's authors say",
-        )

@@ -12,13 +12,9 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from soundingline.pipelines.checkpoint import NO_CODE, loading_checkpoint, weight_bytes
 from soundingline.pipelines.device import (
     Placement,
-    check_memory,
     in_batches,
-    pack_linear_layers,
-    within_memory,
 )
 from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
@@ -34,7 +30,6 @@ from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import Collection, MadeOnce, shared_property
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.optional import import_optional
 
 FEWEST = 8
 """Tokens of the smallest `max_length`: markers and prefixes leave room for a text."""
@@ -190,23 +185,6 @@ class LearnedRetriever(Retriever):
     @shared_property
     def _computing(self) -> threading.Lock:
         return threading.Lock()
-
-    def load_from_library(self, kind: str) -> Any:
-        """The checkpoint as the class `kind` of sentence-transformers reads it, on the device. The
-        network computes in the dtype."""
-        library, place = import_optional("sentence_transformers"), self.placement
-        what = f"the model '{self.model}'"
-        check_memory(weight_bytes(self.model, self.revision) or 0, place.device, what)
-        with loading_checkpoint(self.model), within_memory(place.device, what):
-            model = getattr(library, kind)(
-                self.model,
-                revision=self.revision,
-                device=str(place.device),
-                model_kwargs={"dtype": place.dtype},
-                **NO_CODE,
-            )
-        pack_linear_layers(model[0])
-        return model
 
 
 def continue_in_float32(model: Any) -> None:

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.checkpoint import (
+    BODY,
     Checkpoint,
-    check_length,
-    checkpoint_fingerprint,
+    CheckpointKind,
     loading_checkpoint,
     own_length,
     stored_config,
@@ -309,6 +309,8 @@ class SparseRetriever(LearnedRetriever):
 
     scale: float | None = None
 
+    checkpoint_kind: ClassVar[CheckpointKind]
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_scale(self.scale)
@@ -316,10 +318,7 @@ class SparseRetriever(LearnedRetriever):
 
     @shared_property
     def fingerprint(self) -> str:
-        self.check_checkpoint()
-        if self.max_length is not None:
-            check_length(stored_config(self.model, self.revision), self.model, self.max_length)
-        checkpoint = checkpoint_fingerprint(self.model, self.revision)
+        checkpoint = self._checkpoint.checked(max_length=self.max_length).fingerprint
         settings = (self.placement.precision, self._limit, self.scale, *self.weighting)
         return fingerprint(self.name, checkpoint, *settings)
 
@@ -328,9 +327,9 @@ class SparseRetriever(LearnedRetriever):
         """The arguments of a subclass that change weights."""
         return ()
 
-    @abstractmethod
-    def check_checkpoint(self) -> None:
-        """`InputError` for another kind of checkpoint."""
+    @shared_property
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.checkpoint_kind, self.model, self.revision)
 
     @property
     @abstractmethod
@@ -396,6 +395,15 @@ def sparse_rows(weights: Any) -> list[NDArray[Any]]:
     return np.split(pairs, np.cumsum(counts)[:-1])
 
 
+def _has_head(checkpoint: Checkpoint, name: str) -> bool:
+    return any(each.endswith(name) for each in checkpoint.architectures)
+
+
+def _is_sparse(checkpoint: Checkpoint) -> bool:
+    path = stored_file(checkpoint.model, "modules.json", checkpoint.revision)
+    return path is not None and "sparse" in path.read_text("utf-8").lower()
+
+
 # SPLADE: a masked language model gives terms of its vocabulary weights, with max pooling as in
 # SPLADE v2 and v3.
 #
@@ -423,6 +431,13 @@ class Splade(SparseRetriever):
     scale: float | None = 100
 
     name = "splade"
+    checkpoint_kind = CheckpointKind(
+        "sentence_transformers.SparseEncoder",
+        # The library would give another checkpoint a random layer and say so in its log only.
+        lambda checkpoint: _has_head(checkpoint, "ForMaskedLM") or _is_sparse(checkpoint),
+        "gives terms no weights",
+        "a masked language model with its head, or a sparse encoder of sentence-transformers",
+    )
 
     @property
     def weighting(self) -> tuple[Any, ...]:
@@ -454,22 +469,6 @@ class Splade(SparseRetriever):
             )
         return bound  # type: ignore[no-any-return]
 
-    def check_checkpoint(self) -> None:
-        """`InputError` for another kind of checkpoint: the library would give it a random layer and
-        say so in its log only."""
-        architectures = getattr(stored_config(self.model, self.revision), "architectures", None)
-        if any(name.endswith("ForMaskedLM") for name in architectures or []):
-            return
-        path = stored_file(self.model, "modules.json", self.revision)
-        if not path or "sparse" not in path.read_text("utf-8").lower():
-            kind = ", ".join(architectures or []) or "no architecture"
-            raise InputError(
-                f"'{self.model}' gives terms no weights ({kind})",
-                valid="a masked language model with its head, or a sparse encoder of "
-                "sentence-transformers",
-                do="choose a checkpoint that was trained for SPLADE",
-            )
-
     @property
     def tokenizer(self) -> Any:
         """Loads the model."""
@@ -499,8 +498,8 @@ class Splade(SparseRetriever):
 
     @shared_property
     def _network(self) -> Any:
-        self.check_checkpoint()
-        model = self.load_from_library("SparseEncoder")
+        model = self._checkpoint.load(self.placement)
+        pack_linear_layers(model[0])
         if len(model) > 1 and getattr(model[1], "pooling_strategy", None) == "max":
             model[0].register_forward_hook(_largest_logits)
         else:
@@ -550,6 +549,12 @@ class Sparta(SparseRetriever):
     terms: int = 2000
 
     name = "sparta"
+    # A checkpoint with a head was trained for another task.
+    checkpoint_kind = BODY._replace(
+        fits=lambda checkpoint: _has_head(checkpoint, "Model"),
+        otherwise="is not an encoder without a head",
+        valid="a checkpoint that was trained for SPARTA",
+    )
 
     def __post_init__(self) -> None:
         check_int("terms", self.terms)
@@ -558,16 +563,6 @@ class Sparta(SparseRetriever):
     @property
     def weighting(self) -> tuple[Any, ...]:
         return (self.terms,)
-
-    def check_checkpoint(self) -> None:
-        """A checkpoint with a head was trained for another task."""
-        architectures = getattr(stored_config(self.model, self.revision), "architectures", None)
-        if not any(name.endswith("Model") for name in architectures or []):
-            kind = ", ".join(architectures or []) or "no architecture"
-            raise InputError(
-                f"'{self.model}' is no encoder without a head ({kind})",
-                do="choose a checkpoint that was trained for SPARTA",
-            )
 
     @shared_property
     def tokenizer(self) -> Any:
@@ -608,13 +603,8 @@ class Sparta(SparseRetriever):
             return sparse_rows(weights)
 
     @shared_property
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.model, None, self.revision)
-
-    @shared_property
     def _network(self) -> Any:
-        self.check_checkpoint()
-        network = self._checkpoint.load(self.placement.device, self.placement.dtype, ("pooler",))[0]
+        network = self._checkpoint.load(self.placement)
         pack_linear_layers(network)
         return network
 

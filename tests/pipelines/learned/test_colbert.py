@@ -202,7 +202,7 @@ def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model,
     bert = checkpoints.save_bert(tmp_path / "bert")
     single = checkpoints.save_sentence_model(tmp_path / "single")
     for path in (bert, single):
-        with pytest.raises(InputError, match="no multi-vector checkpoint"):
+        with pytest.raises(InputError, match="not a multi-vector checkpoint"):
             encoder(path).encode(["x"])
     refused("no folder", lambda: encoder(tmp_path / "none").encode(["x"]))
     refused("hf download no/model", lambda: ColBERT("no/model", **EXACT).encode(["x"]))

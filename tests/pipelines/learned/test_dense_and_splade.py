@@ -607,7 +607,7 @@ def test_sparta_ranks_by_the_sum_over_the_tokens_of_the_query(terms, tmp_path):
 
 
 def test_sparta_refuses_a_checkpoint_with_a_head(checkpoint):
-    with pytest.raises(InputError, match="no encoder without a head"):
+    with pytest.raises(InputError, match="is not an encoder without a head"):
         _ = Sparta(str(checkpoint)).fingerprint
     with pytest.raises(InputError, match="terms"):
         Sparta(str(checkpoint), terms=0)
@@ -641,7 +641,7 @@ def test_models_that_cannot_serve_are_told_in_a_line(checkpoint, tmp_path, monke
     model.bert.save_pretrained(tmp_path / "headless")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "headless" / name).write_bytes((checkpoint / name).read_bytes())
-    with pytest.raises(InputError, match=r"gives terms no weights \(BertModel\)"):
+    with pytest.raises(InputError, match=r"gives terms no weights .*bert: BertModel"):
         splade(opened, model=str(tmp_path / "headless"), max_length=POSITIONS)
     with pytest.raises(InputError, match=f"max_length=512.*at most {POSITIONS}"):
         splade(opened, model=str(checkpoint), max_length=512)

@@ -29,7 +29,6 @@ from soundingline.pipelines.learned.encoding import (
     encode_shard,
     merged,
 )
-from soundingline.pipelines.learned.retriever import LearnedRetriever
 from soundingline.pipelines.learned.splade import Sparta, Splade
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -293,7 +292,6 @@ def test_the_fingerprint_follows_what_changes_the_index_and_loads_nothing(
 ):
     other = str(row.save(tmp_path / "other", seed=5))
     monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
-    monkeypatch.setattr(LearnedRetriever, "load_from_library", lambda *_: pytest.fail("loaded"))
     changes = [{"dtype": "bfloat16"}, {"max_length": 33}, {"model": other}, *row.changes]
     prints = {make(**each).fingerprint for each in [{}, *changes]}
     assert len(prints) == 1 + len(changes)
