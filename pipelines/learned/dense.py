@@ -100,8 +100,6 @@ class Dense(VectorRetriever):
                 valid=f"pooling: {', '.join(_POOLINGS)}",
                 do="say which token's vector is the text's; RepLLaMA's is the last",
             )
-        kind = BODY if self.pooling else _POOLED
-        self._checkpoint = Checkpoint(kind, self.model, self.revision, self.base)
         self._query_side = Side("query", self.query_prefix, self.query_max_length)
         self._document_side = Side("document", self.document_prefix, self.max_length)
 
@@ -111,6 +109,11 @@ class Dense(VectorRetriever):
         names = ("max_length", "query_max_length", "document_max_length")
         self._checkpoint.checked(**{name: getattr(self, name) for name in names})
         return fingerprint("dense", self._checkpoint.fingerprint, self.settings)
+
+    @shared_property
+    def _checkpoint(self) -> Checkpoint:
+        kind = BODY if self.pooling else _POOLED
+        return Checkpoint(kind, self.model, self.revision, self.base)
 
     @property
     def settings(self) -> Mapping[str, Any]:
