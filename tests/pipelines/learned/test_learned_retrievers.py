@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import pickle
 import random
+import re
 import shutil
 import signal
 import time
@@ -332,6 +333,26 @@ def test_wrong_arguments_and_models_that_do_not_fit_are_refused(row, make, monke
     monkeypatch.setattr(device, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"needs .* GB and cpu has 0\.0 GB free"):
         make().encode(["x"])
+
+
+def without_a_weight(folder):
+    """The name of a layer of the body whose weight the checkpoint is now without."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = Path(folder) / "model.safetensors"
+    weights = safetensors.load_file(path)
+    name = next(each for each in sorted(weights) if "layers.0." in each or "layer.0." in each)
+    del weights[name]
+    safetensors.save_file(weights, path, {"format": "pt"})
+    return name
+
+
+def test_a_checkpoint_without_the_weights_of_a_layer_is_refused(row, make, tmp_path):
+    folder = str(row.save(tmp_path / "model"))
+    assert make(model=folder).encode([row.words[0]])
+    name = without_a_weight(folder)
+    layer = re.escape(name[name.index("layer") :])
+    with pytest.raises(InputError, match=rf"has no weights for \S*{layer}"):
+        make(model=folder).encode([row.words[0]])
 
 
 class Counting:

@@ -3,6 +3,7 @@ that are trained on judgements, saved, and loaded by their paths."""
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,11 @@ def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
     expected = direct_scores(model, T5_PAIRS)
     assert np.std(expected) > 0.001
     assert t5_scorer(model).score(T5_PAIRS) == pytest.approx(expected, abs=2e-5)
+
+
+def test_monot5_is_loaded_without_pyterrier_t5(monot5, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyterrier_t5", None)  # an import fails
+    assert t5_scorer(monot5).score(T5_PAIRS[:1])
 
 
 def test_scores_are_the_single_pair_scores_of_pyterrier_t5(monot5):
