@@ -138,16 +138,23 @@ def examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Examp
     ]
 
 
+def checkpoint_to_train(kind: Kind, start: str) -> Checkpoint:
+    """The checkpoint from which training starts. `InputError` if it cannot be read, or is of
+    another kind."""
+    checkpoint = Checkpoint(T5 if kind == "monot5" else CLASSIFIER, start)
+    if kind == "cross_encoder" and not is_classifier(checkpoint):
+        checkpoint = Checkpoint(_ENCODER, start, num_labels=1)
+    return checkpoint.checked()
+
+
 def load(kind: Kind, start: str, seed: int = 0) -> tuple[Any, Any]:
     """The network and the tokenizer of a checkpoint. An encoder without a classifier is given one
     with one label and random weights. `InputError` if the checkpoint cannot be loaded, or is of
     another kind."""
-    checkpoint = Checkpoint(T5 if kind == "monot5" else CLASSIFIER, start)
-    new_head = kind == "cross_encoder" and not is_classifier(checkpoint)
-    if new_head:
-        checkpoint = Checkpoint(_ENCODER, start, num_labels=1)
+    checkpoint = checkpoint_to_train(kind, start)
+    tokenizer = checkpoint.tokenizer()
     import_optional("torch").manual_seed(seed)
-    tokenizer = checkpoint.checked().tokenizer()
+    new_head = checkpoint.kind is _ENCODER
     return checkpoint.load(Placement("cpu", "float32"), new_head=new_head), tokenizer
 
 

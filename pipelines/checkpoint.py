@@ -87,23 +87,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def checkpoint_config(model: str, revision: str | None = None) -> Any:
-    """The transformers configuration of a checkpoint; `InputError` if it cannot be loaded."""
-    transformers = import_optional("transformers")
-    with loading_checkpoint(model):
-        return transformers.AutoConfig.from_pretrained(model, revision=revision, **NO_CODE)
-
-
-def stored_config(model: str, revision: str | None = None) -> SimpleNamespace:
-    """The values of a checkpoint's config.json, without the defaults that transformers adds and
-    without importing it. `InputError` if it cannot be read."""
-    with loading_checkpoint(model):
-        values = json.loads(_file(model, "config.json", revision).read_text("utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("config.json holds no object")
-    return SimpleNamespace(**values)
-
-
 def stored_file(model: str, name: str, revision: str | None = None) -> Path | None:
     """A file of a checkpoint; None if the checkpoint does not have it or does not exist.
     `InputError` if that cannot be determined."""
@@ -233,7 +216,7 @@ class Checkpoint:
         import_optional("peft")
         if self._base is not None:
             return self._base
-        named = json.loads(self._adapter.read_text("utf-8")).get("base_model_name_or_path")
+        named = self.stored_json("adapter_config.json").get("base_model_name_or_path")
         if not named:
             raise InputError(
                 f"the adapter '{self.model}' does not say what it adapts", do="set base to it"
@@ -242,12 +225,29 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> Any:
-        return checkpoint_config(self.whole, self._whole_revision)
+        """The configuration of transformers."""
+        transformers = import_optional("transformers")
+        with loading_checkpoint(self.whole):
+            return transformers.AutoConfig.from_pretrained(
+                self.whole, revision=self._whole_revision, **NO_CODE
+            )
 
     @cached_property
-    def stored_config(self) -> Any:
-        """The configuration as it is stored, without importing transformers."""
-        return stored_config(self.whole, self._whole_revision)
+    def stored_config(self) -> SimpleNamespace:
+        """The values of config.json, without the defaults that transformers adds and without
+        importing it."""
+        with loading_checkpoint(self.whole):
+            path = _file(self.whole, "config.json", self._whole_revision)
+            values = json.loads(path.read_text("utf-8"))
+            if not isinstance(values, dict):
+                raise ValueError("config.json holds no object")
+        return SimpleNamespace(**values)
+
+    def stored_json(self, name: str) -> Any:
+        """The content of a JSON file of `model`; an empty dict if it does not have the file."""
+        path = stored_file(self.model, name, self.revision)
+        with loading_checkpoint(self.model):
+            return json.loads(path.read_text("utf-8")) if path else {}
 
     @property
     def fingerprint(self) -> str:
@@ -355,11 +355,11 @@ class Checkpoint:
         if network is None or self._adapter is not None:
             return model, {"missing_keys": ()}
         # The library has read the weights without the report. This reads their names alone.
-        modules = stored_file(self.model, "modules.json", self.revision)
+        modules = self.stored_json("modules.json")
         _, report = type(network).from_pretrained(
             self.model,
             revision=self.revision,
-            subfolder=json.loads(modules.read_text("utf-8"))[0]["path"] if modules else "",
+            subfolder=modules[0]["path"] if modules else "",
             device_map="meta",
             output_loading_info=True,
             **DATA_ONLY,

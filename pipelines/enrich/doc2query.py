@@ -80,7 +80,7 @@ class Doc2Query(PhraseSource):
         self._computing = threading.Lock()
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         """Hash of the checkpoint, the tokenizer, the precision and the settings."""
         return fingerprint(
             "doc2query",

@@ -6,7 +6,6 @@ The retriever stores the vectors of all tokens: a passage of 200 tokens takes 51
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from soundingline.pipelines.checkpoint import (
     Checkpoint,
     CheckpointKind,
-    stored_file,
 )
 from soundingline.pipelines.device import gigabytes, pack_linear_layers, within_memory
 from soundingline.pipelines.learned.encoding import Blocks, load_array, work_folder
@@ -64,8 +62,7 @@ def _is_multi_vector(checkpoint: Checkpoint) -> bool:
     """The library would give another checkpoint a random projection and say so in its log only."""
     if "HF_ColBERT" in checkpoint.architectures:
         return True
-    path = stored_file(checkpoint.model, "config_sentence_transformers.json", checkpoint.revision)
-    content = json.loads(path.read_text("utf-8")) if path else {}
+    content = checkpoint.stored_json("config_sentence_transformers.json")
     return content.get("model_type") in _KINDS or any(key in content for key in _KEYS)
 
 
@@ -185,24 +182,14 @@ class ColBERT(VectorRetriever):
             return
         tokens = sum(self.read(sample)[1]) / len(sample) * total
         (vectors,) = self.encode([""])
-        token_bytes = vectors.shape[1] * vectors.itemsize
-        folder = next(parent for parent in path.absolute().parents if parent.is_dir())
-        # What a killed build has left is counted among what is needed, so it counts as free.
-        work = work_folder(path)
-        left = sum(
-            file.stat().st_size
-            for part in work.parent.glob(f"{escape(work.name)}*")  # of every shard
-            for file in part.rglob("*")
-            if file.is_file()
-        )
-        free = shutil.disk_usage(folder).free + left
+        needed, free = int(tokens * vectors[0].nbytes), _free_disk(path)
         copies = 1.2 if self._compressed else 2
-        if copies * tokens * token_bytes > free:
+        if copies * needed > free:
             raise InputError(
                 f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
-                f"{vectors.shape[1]} x {self.storage} a token, take "
-                f"{gigabytes(int(tokens * token_bytes))} and {copies:g} times that while the index "
-                f"is made, and the disk of '{folder}' has {gigabytes(free)} free",
+                f"{vectors.shape[1]} x {self.storage} a token, take {gigabytes(needed)} and "
+                f"{copies:g} times that while the index is made, and the disk of '{path}' has "
+                f"{gigabytes(free)} free",
                 do="re-rank with it instead (reranker=colbert), set compression=ivf_pq or "
                 "storage=float16, choose shorter units, or another disk",
             )
@@ -310,7 +297,7 @@ class ColBERTReranker(NeuralReranker):
         )
 
     @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         return fingerprint("maxsim", self.encoder.fingerprint)
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
@@ -339,6 +326,20 @@ class ColBERTReranker(NeuralReranker):
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that the model reads to their end; all of it if it fits."""
         return self.encoder.windows(pair.text)
+
+
+def _free_disk(path: Path) -> int:
+    """The free bytes of the disk of `path`, and those that a killed build of an index at `path` has
+    left, because the next build continues with them."""
+    work = work_folder(path)
+    left = sum(
+        file.stat().st_size
+        for part in work.parent.glob(f"{escape(work.name)}*")  # of every shard
+        for file in part.rglob("*")
+        if file.is_file()
+    )
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    return shutil.disk_usage(folder).free + left
 
 
 # A compressed index of token vectors, searched in three stages as PLAID does (Santhanam et al.,

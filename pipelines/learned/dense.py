@@ -15,7 +15,6 @@ from soundingline.pipelines.checkpoint import (
     Checkpoint,
     CheckpointKind,
     own_length,
-    stored_file,
 )
 from soundingline.pipelines.device import (
     Placement,
@@ -39,7 +38,7 @@ _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 # Of a checkpoint without modules.json, the library would take the mean, which is seldom right.
 _POOLED = CheckpointKind(
     "sentence_transformers.SentenceTransformer",
-    lambda checkpoint: stored_file(checkpoint.model, "modules.json", checkpoint.revision),
+    lambda checkpoint: checkpoint.stored_json("modules.json"),
     "does not say how its vectors are pooled: there is no modules.json",
     "pooling: last, mean, cls",
     "set pooling as the model's authors say",

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from abc import abstractmethod
 from collections import Counter
@@ -22,10 +21,7 @@ from soundingline.pipelines.checkpoint import (
     BODY,
     Checkpoint,
     CheckpointKind,
-    loading_checkpoint,
     own_length,
-    stored_config,
-    stored_file,
 )
 from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
@@ -343,7 +339,7 @@ class SparseRetriever(LearnedRetriever):
     @shared_property
     def vocabulary(self) -> list[str]:
         """The terms, by number."""
-        count = stored_config(self.model, self.revision).vocab_size
+        count = self._checkpoint.stored_config.vocab_size
         numbers = list(range(len(self.tokenizer)))
         tokens: list[str] = self.tokenizer.convert_ids_to_tokens(numbers)
         return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
@@ -377,10 +373,8 @@ class SparseRetriever(LearnedRetriever):
         if self.max_length is not None:
             return self.max_length
         # Read without importing transformers.
-        path = stored_file(self.model, "tokenizer_config.json", self.revision)
-        with loading_checkpoint(self.model):
-            length = json.loads(path.read_text("utf-8") if path else "{}").get("model_max_length")
-        return own_length(stored_config(self.model, self.revision), length)
+        length = self._checkpoint.stored_json("tokenizer_config.json").get("model_max_length")
+        return own_length(self._checkpoint.stored_config, length)
 
 
 def sparse_rows(weights: Any) -> list[NDArray[Any]]:
@@ -400,8 +394,7 @@ def _has_head(checkpoint: Checkpoint, name: str) -> bool:
 
 
 def _is_sparse(checkpoint: Checkpoint) -> bool:
-    path = stored_file(checkpoint.model, "modules.json", checkpoint.revision)
-    return path is not None and "sparse" in path.read_text("utf-8").lower()
+    return "sparse" in str(checkpoint.stored_json("modules.json")).lower()
 
 
 # SPLADE: a masked language model gives terms of its vocabulary weights, with max pooling as in
@@ -467,7 +460,7 @@ class Splade(SparseRetriever):
                 f"query_model='{bound.query_model}' has another vocabulary than '{bound.model}'",
                 do="choose a query model that was trained together with it",
             )
-        return bound  # type: ignore[no-any-return]
+        return bound
 
     @property
     def tokenizer(self) -> Any:

@@ -141,7 +141,7 @@ class CrossEncoder(NeuralReranker):
             check_int("max_length", self.max_length, ge=8)
 
     @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         _ = self._inputs
         parts = (self._checkpoint.fingerprint, self.placement.precision, self._limit)
         # 2: names of special tokens are read as text.
@@ -165,16 +165,16 @@ class CrossEncoder(NeuralReranker):
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
     @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
+    def _checkpoint(self) -> Checkpoint:
         checkpoint = Checkpoint(CLASSIFIER, self.model, self.revision)
         return checkpoint.checked(max_length=self.max_length)
 
     @shared_property
-    def _inputs(self) -> CrossEncoderInputs:  # type: ignore[override]
+    def _inputs(self) -> CrossEncoderInputs:
         return CrossEncoderInputs(self._tokenizer, self.model, self._limit)
 
     @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
+    def _network(self) -> Any:
         network = self._checkpoint.load(self.placement)
         # A model that looks for the last token of a text finds padding by its number.
         network.config.pad_token_id = self._inputs.pad

@@ -164,7 +164,7 @@ class MonoT5(NeuralReranker):
             check_int("max_length", self.max_length, le=_LONGEST, do="set 512, as trained")
 
     @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         _ = self._inputs
         tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
         tokenizer.no_truncation()  # The last call has set how it truncates.
@@ -184,11 +184,11 @@ class MonoT5(NeuralReranker):
         return scores
 
     @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
+    def _checkpoint(self) -> Checkpoint:
         return Checkpoint(T5, self.model, self.revision).checked()
 
     @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
+    def _network(self) -> Any:
         network = self._checkpoint.load(self.placement)
         pack_linear_layers(network.encoder)
         pack_linear_layers(network.decoder)
@@ -204,7 +204,7 @@ class MonoT5(NeuralReranker):
         return in_float32(answers)
 
     @shared_property
-    def _inputs(self) -> MonoT5Prompts:  # type: ignore[override]
+    def _inputs(self) -> MonoT5Prompts:
         return MonoT5Prompts(self._tokenizer, self._limit)
 
     @property

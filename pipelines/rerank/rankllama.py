@@ -180,7 +180,7 @@ class RankLLaMA(NeuralReranker):
             check_int("max_length", self.max_length, ge=_SHORTEST)
 
     @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         _ = self._inputs
         settings = (self._limit, self.layout, self.end_of_sequence)
         prefixes = (self.query_prefix, self.document_prefix)
@@ -191,12 +191,12 @@ class RankLLaMA(NeuralReranker):
         )
 
     @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
+    def _checkpoint(self) -> Checkpoint:
         checkpoint = Checkpoint(_KIND, self.model, self.revision, self.base, num_labels=1)
         return checkpoint.checked(max_length=self.max_length)
 
     @shared_property
-    def _inputs(self) -> RankLlamaPrompts:  # type: ignore[override]
+    def _inputs(self) -> RankLlamaPrompts:
         return RankLlamaPrompts(
             self._tokenizer,
             max_length=self._limit,
@@ -207,7 +207,7 @@ class RankLLaMA(NeuralReranker):
         )
 
     @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
+    def _network(self) -> Any:
         return self._checkpoint.load(self.placement)
 
     def _logits(self, network: Any, inputs: Sequence[RankLlamaInput]) -> Tensor:

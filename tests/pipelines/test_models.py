@@ -26,7 +26,6 @@ from soundingline.pipelines import device
 from soundingline.pipelines.checkpoint import (
     BODY,
     Checkpoint,
-    checkpoint_config,
     checkpoint_fingerprint,
     own_length,
     weight_bytes,
@@ -69,6 +68,10 @@ def bert(folder, seed=0):
     model = BertModel(BertConfig(vocab_size=30, intermediate_size=8, **sizes))
     model.save_pretrained(folder)
     return folder
+
+
+def config_of(name):
+    return Checkpoint(BODY, name).config
 
 
 @pytest.fixture
@@ -117,11 +120,11 @@ def test_a_folder_without_a_sound_model_is_refused(damage, checkpoint):
 @pytest.mark.parametrize("name", ["/no/such/folder", "./models/none", "~/none", "a/b/c"])
 def test_a_path_without_a_folder_is_told_as_such(name):
     with pytest.raises(InputError, match=r"there is no folder '.*' with a model\. check the path"):
-        checkpoint_config(name)
+        config_of(name)
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("read", [checkpoint_config, checkpoint_fingerprint])
+@pytest.mark.parametrize("read", [config_of, checkpoint_fingerprint])
 def test_a_hub_model_that_cannot_be_had_is_told_in_one_line_with_what_to_run(read):
     with pytest.raises(InputError, match=r"neither on this machine .*`hf download org/name`") as e:
         read("org/name")
@@ -229,7 +232,7 @@ def test_tries_of_a_download_are_not_shown(monkeypatch, tmp_path, caplog):
     logger = logging.getLogger("huggingface_hub")
     monkeypatch.setattr(logger, "propagate", True)
     level = logger.level
-    refused("hf download org/name", lambda: checkpoint_config("org/name"))
+    refused("hf download org/name", lambda: config_of("org/name"))
     assert not caplog.records and logger.level == level
 
 
@@ -248,10 +251,10 @@ def test_a_hub_whose_name_is_not_resolved_is_not_waited_for(offline, monkeypatch
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     optional._is_known.cache_clear()
     with pytest.raises(InputError, match=r"\(no connection to huggingface.co\)") as told:
-        checkpoint_config("org/name")
+        config_of("org/name")
     assert told.value.fault == "no connection to huggingface.co"
     cached(offline, "c" * 40)
-    assert checkpoint_config("org/name").model_type == "bert"
+    assert config_of("org/name").model_type == "bert"
     assert constants.HF_HUB_OFFLINE is False
     optional._is_known.cache_clear()
 
