@@ -16,12 +16,15 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from pickle import UnpicklingError
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.device import Placement, check_memory, within_memory
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import file_hash, fingerprint
 from soundingline.toolkit.optional import import_optional, without_absent_hub
+
+if TYPE_CHECKING:
+    import torch
 
 # No code of a checkpoint is run, and pickled weights are read by torch's reader of tensors alone.
 NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -161,10 +164,10 @@ def weight_bytes(model: str, revision: str | None = None) -> int | None:
 class CheckpointKind(NamedTuple):
     """What a model needs its checkpoint to be, which is checked before any weights are read.
 
-    `reader` is the class that reads it: one of transformers, which gives the network, or one of
-    sentence-transformers by its full name, which gives the library's model. `fits` says whether a
-    checkpoint is of the kind, `otherwise` what is said of one that is not, and `unused` how the
-    names of weights begin that it may be without, because nothing reads them.
+    `fits` says whether a checkpoint is of the kind, `otherwise` what is said of one that is not.
+    `reader` is the class of `library` that reads it: a network of transformers, or a model of
+    sentence_transformers. A checkpoint may be without the weights whose names begin with one of
+    `unused`.
     """
 
     reader: str
@@ -172,6 +175,7 @@ class CheckpointKind(NamedTuple):
     otherwise: str
     valid: str
     do: str = "choose a checkpoint that was trained for this"
+    library: str = "transformers"
     unused: tuple[str, ...] = ("pooler.",)
 
 
@@ -307,15 +311,23 @@ class Checkpoint:
         With `new_head`, the layers on top of the body may be random.
         """
         self.checked()
-        what = f"the model '{self.whole}'"
-        read = self._from_library if "." in self.kind.reader else self._from_transformers
+        reader = getattr(import_optional(self.kind.library), self.kind.reader)
+        of_transformers, what = self.kind.library == "transformers", f"the model '{self.whole}'"
+        check_memory(
+            self._network_bytes(reader, place.dtype)
+            if of_transformers
+            else weight_bytes(self.model, self.revision) or 0,
+            place.device,
+            what,
+        )
         with loading_checkpoint(self.whole), within_memory(place.device, what):
-            model, report = read(place, what)
+            read = self._from_transformers if of_transformers else self._from_library
+            model, report = read(reader, place)
         absent = {name for name in report["missing_keys"] if not name.startswith(self.kind.unused)}
         if new_head:
             body = f"{model.base_model_prefix}."
             absent = {name for name in absent if name.startswith(body) and ".pooler." not in name}
-        if self._adapter is not None and "." not in self.kind.reader:
+        if self._adapter is not None and of_transformers:
             model, absent = self._merged(model, absent)
         if absent:
             raise InputError(
@@ -326,25 +338,25 @@ class Checkpoint:
         with within_memory(place.device, what):
             return model.to(place.device).eval()
 
-    def _from_transformers(self, place: Placement, what: str) -> tuple[Any, Mapping[str, Any]]:
-        """The network, still on the CPU, and transformers' report of its weights."""
-        reader = getattr(import_optional("transformers"), self.kind.reader)
+    def _network_bytes(self, reader: Any, dtype: torch.dtype) -> int:
         with import_optional("torch").device("meta"):
-            weights = reader.from_config(self.config, dtype=place.dtype).parameters()
-        check_memory(
-            sum(each.numel() * each.element_size() for each in weights), place.device, what
-        )
-        settings = {"dtype": place.dtype, **DATA_ONLY, **self._more}
-        loaded: tuple[Any, Mapping[str, Any]] = reader.from_pretrained(
-            self.whole, revision=self._whole_revision, output_loading_info=True, **settings
-        )
-        return loaded
+            weights = reader.from_config(self.config, dtype=dtype).parameters()
+        return sum(each.numel() * each.element_size() for each in weights)
 
-    def _from_library(self, place: Placement, what: str) -> tuple[Any, Mapping[str, Any]]:
+    def _from_transformers(self, reader: Any, place: Placement) -> Any:
+        """The network, still on the CPU, and transformers' report of its weights."""
+        return reader.from_pretrained(
+            self.whole,
+            revision=self._whole_revision,
+            dtype=place.dtype,
+            output_loading_info=True,
+            **DATA_ONLY,
+            **self._more,
+        )
+
+    def _from_library(self, reader: Any, place: Placement) -> Any:
         """The model of sentence-transformers, and transformers' report of its network's weights."""
-        library, _, reader = self.kind.reader.rpartition(".")
-        check_memory(weight_bytes(self.model, self.revision) or 0, place.device, what)
-        model = getattr(import_optional(library), reader)(
+        model = reader(
             self.model,
             revision=self.revision,
             device=str(place.device),

@@ -67,11 +67,12 @@ def _is_multi_vector(checkpoint: Checkpoint) -> bool:
 
 
 _KIND = CheckpointKind(
-    "sentence_transformers.MultiVectorEncoder",
+    "MultiVectorEncoder",
     _is_multi_vector,
     "is not a multi-vector checkpoint",
     "one that sentence-transformers, PyLate or ColBERT has saved, such as colbert-ir/colbertv2.0",
     "choose such a model, or retriever=dense",
+    library="sentence_transformers",
 )
 
 

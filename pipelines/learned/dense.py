@@ -37,11 +37,12 @@ _POOLINGS = {"last": "lasttoken", "mean": "mean", "cls": "cls"}
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 # Of a checkpoint without modules.json, the library would take the mean, which is seldom right.
 _POOLED = CheckpointKind(
-    "sentence_transformers.SentenceTransformer",
+    "SentenceTransformer",
     lambda checkpoint: checkpoint.stored_json("modules.json"),
     "does not say how its vectors are pooled: there is no modules.json",
     "pooling: last, mean, cls",
     "set pooling as the model's authors say",
+    library="sentence_transformers",
 )
 
 

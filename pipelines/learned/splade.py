@@ -425,11 +425,12 @@ class Splade(SparseRetriever):
 
     name = "splade"
     checkpoint_kind = CheckpointKind(
-        "sentence_transformers.SparseEncoder",
+        "SparseEncoder",
         # The library would give another checkpoint a random layer and say so in its log only.
         lambda checkpoint: _has_head(checkpoint, "ForMaskedLM") or _is_sparse(checkpoint),
         "gives terms no weights",
         "a masked language model with its head, or a sparse encoder of sentence-transformers",
+        library="sentence_transformers",
     )
 
     @property
