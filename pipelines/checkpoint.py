@@ -293,9 +293,10 @@ class Checkpoint:
                 valid=self.kind.valid,
                 do=self.kind.do,
             )
-        most = positions(self.stored_config)
-        for setting, tokens in lengths.items():
-            if most is not None and tokens is not None and tokens > most:
+        given = {setting: tokens for setting, tokens in lengths.items() if tokens is not None}
+        most = positions(self.stored_config) if given else None
+        for setting, tokens in given.items():
+            if most is not None and tokens > most:
                 raise InputError(
                     f"{setting}={tokens} with '{self.whole}'",
                     valid=f"at most {most}, the positions of this model",

@@ -4,6 +4,8 @@ tiny random checkpoint, against transformers in float32; impacts against sums ov
 matrix."""
 
 import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +247,31 @@ def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen, 
     np.testing.assert_allclose(ours.encode_queries(texts), published.encode_query(texts), atol=1e-5)
     np.testing.assert_allclose(ours.encode(texts), published.encode_document(texts), atol=1e-5)
     np.testing.assert_allclose(ours.encode_queries(texts), theirs.encode_queries(texts), atol=1e-5)
+
+
+def test_a_network_in_a_folder_of_its_own_is_read_and_checked(sentence_model, tmp_path):
+    """As sentence-transformers wrote its checkpoints before version 2."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    own = tmp_path / "model" / "0_Transformer"
+    shutil.copytree(sentence_model, tmp_path / "model")
+    own.mkdir()
+    for path in (tmp_path / "model").glob("*"):
+        if path.is_file() and path.name not in (
+            "modules.json",
+            "config_sentence_transformers.json",
+        ):
+            path.rename(own / path.name)
+    modules = tmp_path / "model" / "modules.json"
+    first, *others = json.loads(modules.read_text("utf-8"))
+    modules.write_text(json.dumps([{**first, "path": own.name}, *others]), "utf-8")
+    texts = ["the old mill"]
+    expected = Dense(str(sentence_model), **EXACT).encode(texts)
+    np.testing.assert_array_equal(Dense(str(tmp_path / "model"), **EXACT).encode(texts), expected)
+    weights = safetensors.load_file(own / "model.safetensors")
+    weights.pop("embeddings.word_embeddings.weight")
+    safetensors.save_file(weights, own / "model.safetensors", {"format": "pt"})
+    it = Dense(str(tmp_path / "model"), **EXACT)
+    refused("no weights for embeddings.word_embeddings", lambda: it.encode(texts))
 
 
 def test_wrong_settings_are_refused_with_what_is_valid(qwen, llama):
