@@ -117,6 +117,12 @@ class Retriever(Stage):
             )
 
     @property
+    def query_columns(self) -> tuple[str, ...]:
+        """The columns of a frame that hold queries, in the order in which they are preferred."""
+        columns: tuple[str, ...] = self.index.query_columns
+        return columns
+
+    @property
     def scores_candidates(self) -> bool:
         """Whether the index scores the units of a frame with a column `docno`."""
         return hasattr(self.index, "score")
@@ -129,7 +135,7 @@ class Retriever(Stage):
         scores_candidates = self.scores_candidates
         with pt.validate.any(inp) as valid:
             # Text first, which PyTerrier then shows as the input.
-            for column in sorted(self.index.query_columns, key=lambda name: name != "query"):
+            for column in sorted(self.query_columns, key=lambda name: name != "query"):
                 valid.query_frame(extra_columns=[column])
                 if scores_candidates:
                     valid.result_frame(extra_columns=[column])
@@ -150,8 +156,8 @@ class Retriever(Stage):
             out.attrs[ATTRIBUTE] = path
         return out
 
-    def _queries(self, inp: pd.DataFrame) -> list[Any]:
-        column = next(name for name in self.index.query_columns if name in inp.columns)
+    def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
+        column = next(name for name in self.query_columns if name in inp.columns)
         values: list[Any] = inp[column].tolist()
         if column == "query_toks":
             return list(map(checked_weights, values))
