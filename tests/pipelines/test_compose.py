@@ -715,7 +715,7 @@ def instances(tmp_path):
     graph = {"direction": "out", "depth": None}
     arguments = {
         "BM25": {"index": index, "k1": 25.0, "operators": "phrases"},
-        "ColBERT": {"model": "some/model", "compression": "ivf_pq"},
+        "ColBERT": {"model": "some/model", "storage": "float32"},
         "Dense": {"model": "some/model", "pooling": "last"},
         "Interpolation": {"first": index.bm25(), "second": index.ql(mu=7), "weight": 0.25},
         "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},

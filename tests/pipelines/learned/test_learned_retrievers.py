@@ -237,7 +237,9 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
     row, make, units, built, frame, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("soundingline.pipelines.learned.retriever.BLOCK_CHARACTERS", {"cpu": 200})
-    monkeypatch.setattr(type(make().engine), "check_disk", lambda *_: None)  # which encodes a sample
+    monkeypatch.setattr(
+        type(make().engine), "check_disk", lambda *_: None
+    )  # which encodes a sample
     encode, encoded = row.kind.encode_batch, []
 
     def counted(self, items):
