@@ -15,12 +15,8 @@ if TYPE_CHECKING:
     from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
     from soundingline.pipelines.learned.dense import Dense
     from soundingline.pipelines.learned.retriever import LearnedRetriever
-    from soundingline.pipelines.learned.splade import ImpactEngine, ImpactIndex, Sparta, Splade
-    from soundingline.pipelines.learned.vectors import (
-        MultiVectorEngine,
-        VectorEngine,
-        VectorIndex,
-    )
+    from soundingline.pipelines.learned.splade import ImpactEngine, Sparta, Splade
+    from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEngine
     from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
     from soundingline.pipelines.links import LinkExpansion
@@ -41,8 +37,8 @@ _HOMES = {
     **dict.fromkeys(("Interpolation", "OracleRetriever", "ReciprocalRankFusion"), "fusion"),
     **dict.fromkeys(("LexicalIndex", "LexicalIndexer"), "lexical.index"),
     **dict.fromkeys(("Collection", "Stage"), "stage"),
-    **dict.fromkeys(("ImpactEngine", "ImpactIndex", "Sparta", "Splade"), "learned.splade"),
-    **dict.fromkeys(("MultiVectorEngine", "VectorEngine", "VectorIndex"), "learned.vectors"),
+    **dict.fromkeys(("ImpactEngine", "Sparta", "Splade"), "learned.splade"),
+    **dict.fromkeys(("MultiVectorEngine", "VectorEngine"), "learned.vectors"),
     "LearnedRetriever": "learned.retriever",
     "CrossEncoder": "rerank.cross_encoder",
     "CrossFittedBM25": "lexical.crossfit",
@@ -68,7 +64,6 @@ __all__ = [
     "CrossFittedBM25",
     "Dense",
     "ImpactEngine",
-    "ImpactIndex",
     "Interpolation",
     "LearnedRetriever",
     "LexicalIndex",
@@ -92,7 +87,6 @@ __all__ = [
     "Splade",
     "Stage",
     "VectorEngine",
-    "VectorIndex",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -158,13 +158,14 @@ class Retriever(Stage):
 
     def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
         column = next(name for name in self.query_columns if name in inp.columns)
+        if column == "query":
+            return self._text_queries(checked_texts(inp["query"]))
         values: list[Any] = inp[column].tolist()
-        if column == "query_toks":
-            return list(map(checked_weights, values))
-        for value in values:
-            if column == "query":
-                check_text(value)
-        return values
+        return list(map(checked_weights, values)) if column == "query_toks" else values
+
+    def _text_queries(self, texts: Sequence[str]) -> Sequence[Any]:
+        """What the index takes for these texts."""
+        return texts
 
     def _scored(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The rows of the input by their scores."""
@@ -463,17 +464,21 @@ def check_queries(inp: pd.DataFrame) -> None:
         )
 
 
-def check_text(query: Any) -> None:
-    """`InputError` for a query that is not text, or that is in Terrier's query language."""
-    if not isinstance(query, str):
-        raise InputError(f"query holds {query!r}", valid="text")
-    if _TERRIER.search(query):
-        raise InputError(
-            f"a query is in Terrier's query language: {query:.60}",
-            valid="words",
-            do="rank with a Terrier retriever after Terrier's rewriters, or use index.bm25().rm3() "
-            "instead; pt.rewrite.reset() restores the words",
-        )
+def checked_texts(column: pd.Series[Any]) -> list[str]:
+    """The queries of a column; `InputError` for one that is not text, or that is in Terrier's query
+    language."""
+    texts: list[str] = column.tolist()
+    for query in texts:
+        if not isinstance(query, str):
+            raise InputError(f"query holds {query!r}", valid="text")
+        if _TERRIER.search(query):
+            raise InputError(
+                f"a query is in Terrier's query language: {query:.60}",
+                valid="words",
+                do="rank with a Terrier retriever after Terrier's rewriters, or use "
+                "index.bm25().rm3() instead; pt.rewrite.reset() restores the words",
+            )
+    return texts
 
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:

@@ -37,7 +37,7 @@ from soundingline.pipelines.models import (
     weight_bytes,
     within_memory,
 )
-from soundingline.pipelines.retrieve import Retriever, check_text
+from soundingline.pipelines.retrieve import Retriever, checked_texts
 from soundingline.pipelines.stage import (
     ByArguments,
     Collection,
@@ -142,7 +142,7 @@ class Encoder(Stage):
             valid.columns(includes=["docno", "text"])
         added = {}
         if "query" in inp.columns:
-            added[self.query_column] = self.encode_queries(checked_texts(inp))
+            added[self.query_column] = self.encode_queries(checked_texts(inp["query"]))
         if {"docno", "text"} <= set(inp.columns):
             texts = [unit.contents for unit in as_units(inp)]
             added[self.document_column] = self.encode_documents(texts)
@@ -203,9 +203,9 @@ class LearnedEngine(ByArguments):
         return self.encoder.fingerprint
 
     @property
-    @abstractmethod
     def index_kind(self) -> str:
         """The kind of the index in its manifest."""
+        return self.name
 
     @abstractmethod
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
@@ -326,18 +326,8 @@ class LearnedRetriever(Retriever):
             )
         return collection.open_index(self.engine.of(collection))
 
-    def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
-        if any(name in inp.columns for name in self.index.query_columns):
-            return super()._queries(inp)
-        return self.engine.queries(checked_texts(inp), self.index)
-
-
-def checked_texts(inp: pd.DataFrame) -> list[str]:
-    """The column `query`; `InputError` for a query that is not text."""
-    texts: list[str] = inp["query"].tolist()
-    for text in texts:
-        check_text(text)
-    return texts
+    def _text_queries(self, texts: Sequence[str]) -> Sequence[Any]:
+        return self.engine.queries(texts, self.index)
 
 
 def retriever_of(
@@ -345,31 +335,27 @@ def retriever_of(
 ) -> Callable[..., LearnedRetriever]:
     """A function that makes a `LearnedRetriever` from its arguments and those of the engine and the
     encoder, all in one call, as an option of `conf/` lists them."""
-    parts = (encoder, engine, LearnedRetriever)
-    made_here = ("encoder", "engine", "index")
-    parameters = {
+    taken = {
         part: {
             name: parameter
             for name, parameter in inspect.signature(part).parameters.items()
-            if name not in made_here
+            if name not in ("encoder", "engine", "index")
         }
-        for part in parts
+        for part in (encoder, engine, LearnedRetriever)
     }
 
     def make(*args: Any, **given: Any) -> LearnedRetriever:
         own, of_engine = (
-            {name: given.pop(name) for name in parameters[part] if name in given}
+            {name: given.pop(name) for name in taken[part] if name in given}
             for part in (LearnedRetriever, engine)
         )
         return LearnedRetriever(engine(encoder(*args, **given), **of_engine), **own)
 
     described: Any = make
     described.__signature__ = inspect.Signature(
-        [parameter for part in parts for parameter in parameters[part].values()]
+        [p for each in taken.values() for p in each.values()]
     )
-    described.__annotations__ = {
-        name: hint for part in parts for name, hint in get_type_hints(part).items()
-    }
+    described.__annotations__ = {n: hint for p in taken for n, hint in get_type_hints(p).items()}
     return make
 
 

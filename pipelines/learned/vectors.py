@@ -120,10 +120,6 @@ class VectorEngine(LearnedEngine):
         """The arguments that change the index, for messages."""
         return self.encoder.settings
 
-    @property
-    def index_kind(self) -> str:
-        return self.name
-
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         with atomic_folder(path, replace=True) as folder:
             names = StringWriter(folder / _UNITS)
@@ -143,8 +139,19 @@ class VectorEngine(LearnedEngine):
             write_manifest(folder, self.name, content)
 
     def write_vectors(self, blocks: Blocks, folder: Path) -> int:
-        """Write the vectors of an encoded corpus; their dimensions."""
-        return _write_vectors(blocks, folder, offsets=self.encoder.many_vectors)
+        """Write the vectors of an encoded corpus, one after the other; their dimensions."""
+        values = next(iter(blocks)).values
+        shape = blocks.counts["rows"], values.shape[1]
+        vectors = open_memmap(folder / _VECTORS, "w+", values.dtype, shape)
+        offsets, begin = [np.zeros(1, np.int64)], 0
+        for block in blocks:
+            vectors[begin : begin + len(block.values)] = block.values
+            offsets.append(block.offsets[1:] + begin)
+            begin += len(block.values)
+        vectors.flush()
+        if self.encoder.many_vectors:
+            np.save(folder / _OFFSETS, np.concatenate(offsets))
+        return int(values.shape[1])
 
     @property
     def search_settings(self) -> dict[str, Any]:
@@ -354,22 +361,6 @@ class VectorIndex(OpenedIndex, IndexArtifact):
 def _check_compute(compute: str) -> None:
     if compute not in ("numpy", "torch"):
         raise InputError(f"compute={compute!r}", valid="numpy, torch")
-
-
-def _write_vectors(blocks: Blocks, folder: Path, *, offsets: bool) -> int:
-    """Write the vectors one after the other, and `offsets` of each unit; their dimensions."""
-    values = next(iter(blocks)).values
-    shape = blocks.counts["rows"], values.shape[1]
-    vectors = open_memmap(folder / _VECTORS, "w+", values.dtype, shape)
-    ends, begin = [np.zeros(1, np.int64)], 0
-    for block in blocks:
-        vectors[begin : begin + len(block.values)] = block.values
-        ends.append(block.offsets[1:] + begin)
-        begin += len(block.values)
-    vectors.flush()
-    if offsets:
-        np.save(folder / _OFFSETS, np.concatenate(ends))
-    return int(values.shape[1])
 
 
 def _check_vectors(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -608,16 +599,6 @@ def _best(scores: NDArray[np.float32], depth: int) -> TopK:
     least = np.partition(scores, -depth)[-depth]
     numbers = np.flatnonzero(scores >= least)
     return ordered(numbers, scores[numbers], depth)
-
-
-def _best_of_rows(scores: Any, depth: int) -> list[TopK]:
-    """`_best` of each row of a torch tensor [queries, documents], on the tensor's device."""
-    least = scores.topk(min(depth, scores.shape[1]), dim=1).values[:, -1:]
-    rankings = []
-    for row, enough in zip(scores, scores >= least, strict=True):
-        numbers = enough.nonzero()[:, 0]
-        rankings.append(ordered(numbers.cpu().numpy(), row[numbers].cpu().numpy(), depth))
-    return rankings
 
 
 def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> TopK:
