@@ -1,6 +1,7 @@
 """What every retriever by a model and its index must do, one row a class; and how a corpus is
 encoded: order, blocks on disk, shards, resuming after a kill, bad input."""
 
+import inspect
 import json
 import multiprocessing
 import pickle
@@ -36,6 +37,7 @@ from soundingline.pipelines.learned.splade import (
     sparta_retriever,
     splade_retriever,
 )
+from soundingline.pipelines.learned.vectors import VectorEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -689,3 +691,116 @@ def test_a_repeated_id_is_found_by_its_shard(tmp_path):
 def test_numbers_of_shards_are_checked(number, count):
     with pytest.raises(InputError, match="valid: a whole number"):
         Shard(number, count)
+
+
+# Encoders in the pipelines of others.
+
+
+def rows_of(units):
+    return [{"docno": unit.unit_id, "title": unit.title, "text": unit.text} for unit in units]
+
+
+def as_frame(units):
+    return pd.DataFrame(rows_of(units))
+
+
+def as_generator(units):
+    return iter(rows_of(units))
+
+
+@pytest.mark.parametrize("form", [rows_of, as_frame, as_generator])
+def test_the_flex_index_of_pyterrier_dr_takes_vectors_and_ranks_as_ours(form, tmp_path):
+    dr = pytest.importorskip("pyterrier_dr", reason="pip install pyterrier-dr")
+    row = ROWS["dense"]
+    dense = Dense(str(row.save(tmp_path / "model")), **CPU)
+    words = row.words
+    units = [Unit(f"d{n}", words[n % 5], " ".join(words[n % 7 : 9])) for n in range(30)]
+    flex = dr.FlexIndex(str(tmp_path / "flex"), verbose=False)
+    # PyTerrier's indexing pipelines take dicts.
+    (dense >> flex.indexer()).index(rows_of(units) if form is as_frame else form(units))
+    asked = pd.DataFrame({"qid": ["b", "a"], "query": [" ".join(words[:3]), words[5]]})
+    theirs = (dense >> flex.np_retriever(num_results=10))(asked)
+    engine = VectorEngine(dense)
+    engine.build(form(units), tmp_path / "ours")
+    ours = (dense >> engine.open(tmp_path / "ours").retriever(depth=30))(asked)
+    by_id = ours.set_index(["qid", "docno"])["score"]
+    for qid, hits in theirs.groupby("qid"):
+        found = hits.sort_values("rank")
+        expected = by_id[qid].sort_values(ascending=False)[:10]
+        np.testing.assert_allclose(found["score"], expected, atol=1e-5)
+        np.testing.assert_allclose(found["score"], by_id[qid][found["docno"]], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [rows_of, as_generator])
+def test_pisa_takes_the_weights_of_splade(form, tmp_path):
+    pisa = pytest.importorskip("pyterrier_pisa", reason="pip install -e '.[pisa]'")
+    words = ROWS["splade"].words
+    splade = Splade(str(checkpoints.write_splade(tmp_path / "model")), max_length=40, **CPU)
+    units = [Unit(f"d{n}", words[n % 5], " ".join(words[n % 7 : 9])) for n in range(30)]
+    index = pisa.PisaIndex(str(tmp_path / "pisa"), stemmer="none")
+    (splade >> index.toks_indexer()).index(form(units))
+    asked = pd.DataFrame({"qid": ["q"], "query": [" ".join(words[:3])]})
+    found = (splade >> index.quantized(num_results=10))(asked)
+    # pyterrier_pisa cuts all weights off at their hundredths, and its queries are in lower case.
+    documents = splade(as_frame(units))["toks"]
+    query = {term: int(100 * w) for term, w in splade(asked)["query_toks"][0].items()}
+    scores = {
+        unit.unit_id: sum(
+            query.get(term, 0) * int(100 * weight)
+            for term, weight in toks.items()
+            if term == term.lower()
+        )
+        for unit, toks in zip(units, documents, strict=True)
+    }
+    best = sorted(scores.values(), reverse=True)[:10]
+    assert len(found) == 10 and best[-1] > 0
+    np.testing.assert_allclose(found["score"], best)
+    np.testing.assert_allclose(found["score"], [scores[d] for d in found["docno"]])
+
+
+def test_an_encoder_adds_what_the_columns_of_a_frame_allow(row, make, units):
+    encoder = make().engine.encoder
+    query, document = encoder.query_column, encoder.document_column
+    asked = pd.DataFrame({"qid": ["1"], "query": [row.words[0]], "text": ["of the topic"]})
+    frame = as_frame(units[:3])
+    assert list(encoder(asked).columns) == [*asked.columns, query]
+    assert list(encoder(frame).columns) == [*frame.columns, document]
+    both = frame.assign(qid="1", query=row.words[0])
+    out = encoder(both)
+    assert list(out.columns) == [*both.columns, query, document] and len(out) == 3
+    same = frame.drop(columns="title").assign(text=[unit.contents for unit in units[:3]])
+    alone = make().engine.encoder
+    encoded = alone.encode_documents([unit.contents for unit in units[:3]])
+    for whole in (out, encoder(same)):
+        for value, expected in zip(whole[document], encoded, strict=True):
+            if isinstance(expected, dict):
+                assert value == pytest.approx(expected, abs=1e-5)
+            else:
+                np.testing.assert_allclose(value, expected, atol=1e-5)
+    with pytest.raises(pt.validate.InputValidationError):
+        encoder(frame.drop(columns="text"))
+    with pytest.raises(InputError, match="query holds None"):
+        encoder(asked.assign(query=None))
+
+
+def test_pyterrier_knows_the_columns_of_an_encoder_without_loading_it(row, make, monkeypatch):
+    monkeypatch.setattr(models.Checkpoint, "load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(Encoder, "load_from_library", lambda *_: pytest.fail("loaded"))
+    encoder = make().engine.encoder
+    assert pt.inspect.transformer_inputs(encoder)[:2] == [["qid", "query"], ["docno", "text"]]
+    outputs = pt.inspect.transformer_outputs(encoder, ["qid", "query"])
+    assert outputs == ["qid", "query", encoder.query_column]
+    outputs = pt.inspect.transformer_outputs(encoder, ["docno", "text"])
+    assert outputs == ["docno", "text", encoder.document_column]
+
+
+def test_a_retriever_of_an_option_is_the_stages_of_its_parts(row, make):
+    made = make(depth=7, max_length=32)
+    assert (made.depth, made.engine.encoder.max_length) == (7, 32)
+    assert type(made.engine.encoder) is row.kind
+    names = set(inspect.signature(row.retriever).parameters)
+    parts = (made, made.engine, made.engine.encoder)
+    taken = {name for part in parts for name in part._arguments()}
+    assert names == taken - {"engine", "encoder", "index"}
+    with pytest.raises(TypeError, match="nonsense"):
+        make(nonsense=1)
