@@ -246,8 +246,9 @@ class OpenedIndex:
         return f"{self._opener}({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
-        same_kind = isinstance(other, OpenedIndex) and type(self) is type(other)
-        return same_kind and self._identity == other._identity  # type: ignore[attr-defined]
+        if not isinstance(other, OpenedIndex) or type(self) is not type(other):
+            return False
+        return self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -261,7 +262,7 @@ class OpenedIndex:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
 
 
-class IndexArtifact(pt.Artifact):  # type: ignore[misc]
+class IndexArtifact(pt.Artifact):
     """An opened index folder as an artifact of PyTerrier's (`pt.Artifact.load`, `build_package`,
     `from_url`, `from_hf`, `to_hf`).
 

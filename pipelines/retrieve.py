@@ -25,7 +25,7 @@ from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.stage import Bound, Collection, Stage, as_pyterrier, not_bound
+from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
 from soundingline.toolkit.files import fingerprint
@@ -98,12 +98,11 @@ class Retriever(Stage):
         """The index to rank in `collection`."""
         return collection.index
 
-    def bind(self: Bound, collection: Collection) -> Bound:
+    def bind(self, collection: Collection) -> Self:
         """See `Stage`. Opens the index, and builds it if it is missing."""
         bound = super().bind(collection)
-        index = self.index_in(collection)  # type: ignore[attr-defined]
-        index.check_model(self)
-        bound.index = index  # type: ignore[attr-defined]
+        bound.index = self.index_in(collection)
+        bound.index.check_model(self)
         return bound
 
     def validate(self, engine: Engine) -> None:
@@ -224,9 +223,10 @@ class _WithFeedback(Retriever):
                 "RM3 has one k1 and b for all questions, and this BM25 has them by fold",
                 do="take index.bm25(k1=..., b=...).rm3()",
             )
-        own = {name: vars(self)[name] for name in ("k1", "b", "mu") if name in vars(self)}
-        feedback = {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
-        return RM3(depth=self.depth, index=self.index, **own, **feedback)  # type: ignore[arg-type]
+        names, own = ("depth", "index", "k1", "b", "mu"), vars(self)
+        settings: dict[str, Any] = {name: own[name] for name in names if name in own}
+        settings |= {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
+        return RM3(**settings)
 
 
 class FoldParameters(TypedDict):
