@@ -23,8 +23,8 @@ from soundingline.pipelines.device import (
     padded,
     within_memory,
 )
-from soundingline.pipelines.learned.retriever import continue_in_float32
-from soundingline.pipelines.learned.vectors import VectorRetriever
+from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
+from soundingline.pipelines.learned.vectors import VectorEncoder, VectorEngine
 from soundingline.pipelines.stage import Collection, shared_property
 from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError
@@ -56,9 +56,9 @@ class Side(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Dense(VectorRetriever):
-    """Ranks units by the dot product of one vector with that of the query (dense retrieval;
-    Karpukhin et al., EMNLP 2020). Columns, further arguments and errors as in `VectorRetriever`.
+class Dense(VectorEncoder):
+    """Encodes a text as one vector, whose dot product with that of the query ranks it (dense
+    retrieval; Karpukhin et al., EMNLP 2020). Columns, further arguments and errors as in `Encoder`.
 
     Args:
         base: The checkpoint of which `model` is a LoRA adapter. The default is the one that the
@@ -76,8 +76,8 @@ class Dense(VectorRetriever):
     Example:
         >>> prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
         >>> dense = Dense("intfloat/e5-base-v2", **prefixes)
-        >>> dense.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
-        >>> pipe = dense.open(path).retriever() >> MaxP()  # doctest: +SKIP
+        >>> VectorEngine(dense).build(units, path)  # doctest: +SKIP
+        >>> pipe = dense >> VectorIndex(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     base: str | None = None
@@ -88,7 +88,7 @@ class Dense(VectorRetriever):
     normalise: bool = True
     document_max_length: int | None = None
 
-    name = "dense"
+    kind = "dense"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,12 +103,11 @@ class Dense(VectorRetriever):
         self._query_side = Side("query", self.query_prefix, self.query_max_length)
         self._document_side = Side("document", self.document_prefix, self.max_length)
 
-    @shared_property
-    def fingerprint(self) -> str:
+    def fingerprint_with(self, **of_index: Any) -> str:
         """`InputError` also for a checkpoint with fewer positions than a length that is set."""
         names = ("max_length", "query_max_length", "document_max_length")
         self._checkpoint.checked(**{name: getattr(self, name) for name in names})
-        return fingerprint("dense", self._checkpoint.fingerprint, self.settings)
+        return fingerprint("dense", self._checkpoint.fingerprint, {**self.settings, **of_index})
 
     @shared_property
     def _checkpoint(self) -> Checkpoint:
@@ -126,17 +125,16 @@ class Dense(VectorRetriever):
             "dtype": self.placement.precision,
         }
 
-    def index_in(self, collection: Collection) -> Any:
-        own = self._of_whole_documents if collection.whole_documents else self
-        return super(Dense, own).index_in(collection)
+    def of(self, collection: Collection) -> Dense:
+        return self._of_whole_documents if collection.whole_documents else self
 
     @shared_property
     def _of_whole_documents(self) -> Dense:
         longest = self.document_max_length
         return replace(self, max_length=longest, document_max_length=None) if longest else self
 
-    def read(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
-        return self._read(texts, self._document_side)
+    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
+        return self._tokenize(texts, self._document_side)
 
     def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
         """The vector of each document of a batch: float32 [dimensions]."""
@@ -146,13 +144,13 @@ class Dense(VectorRetriever):
         """The vector of each query: float32 [dimensions]."""
         if not texts:
             return []
-        items, lengths = self._read(texts, self._query_side)
+        items, lengths = self._tokenize(texts, self._query_side)
         vectors = partial(self._vectors, side=self._query_side)
         return in_batches(vectors, items, lengths, self.placement.batch_tokens)
 
-    def _read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
+    def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
         with self._computing:
-            return self._network.read([replace_surrogates(text) for text in texts], side)
+            return self._network.tokenize([replace_surrogates(text) for text in texts], side)
 
     def _vectors(self, items: Sequence[Any], side: Side) -> Vectors:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
@@ -175,7 +173,7 @@ class _SentenceModel:
         self._model, self._normalise = loaded, normalise
         self._own = own_length(None, loaded.max_seq_length)
 
-    def read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[str], list[int]]:
+    def tokenize(self, texts: Sequence[str], side: Side) -> tuple[Sequence[str], list[int]]:
         """The texts, and how many tokens of each the model reads."""
         prompt = side.prefix
         if prompt is None:
@@ -227,7 +225,7 @@ class _PooledModel:
         )
         self._normalise = recipe.normalise
 
-    def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
+    def tokenize(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
         """The token ids of each text and how many they are."""
         prefix = side.prefix or ""
         # The name of a special token in a text is text; in a prefix it is the token.
@@ -258,3 +256,6 @@ class _PooledModel:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
         vectors: Vectors = pooled.cpu().numpy()
         return vectors
+
+
+dense_retriever = retriever_of(VectorEngine, Dense)

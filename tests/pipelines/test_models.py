@@ -448,7 +448,7 @@ def encoded(kind, **fixed):
 
     def result(folder, **given):
         words = (*checkpoints.SPLADE_WORDS[:4], "mill", "river", "old", "the")
-        return kind(str(folder), **fixed, **given).read([" ".join(words * 40)])[1]
+        return kind(str(folder), **fixed, **given).tokenize([" ".join(words * 40)])[1]
 
     return result
 
