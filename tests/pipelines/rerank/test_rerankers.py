@@ -584,9 +584,13 @@ def test_weights_are_loaded_once_by_many_threads(name, make, monkeypatch):
     make()  # saves the checkpoint of the row, unless a test before has done so
     network = getattr(transformers, ROWS[name].loaded)
     loads, load = [], network.from_pretrained
-    monkeypatch.setattr(
-        network, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k)
-    )
+
+    def counted(*arguments, **settings):
+        if settings.get("device_map") != "meta":  # which reads the names of the weights alone
+            loads.append(1)
+        return load(*arguments, **settings)
+
+    monkeypatch.setattr(network, "from_pretrained", counted)
     it = make()
     _ = it.fingerprint
     assert not loads
