@@ -37,13 +37,13 @@ from soundingline.experiments.training import (
     brier,
     calibration_error,
     check_steps,
+    checkpoint_to_train,
     fit,
     fit_probabilities,
     load,
     save_checkpoint,
 )
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.models import checkpoint_config
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Counts
@@ -135,7 +135,7 @@ def distill(
             f"the texts of {benchmark.name} must not be written in plain text",
             do="choose another benchmark, or set sealed=false where you may",
         )
-    checkpoint_config(start)  # before anything is paid for
+    checkpoint_to_train("cross_encoder", start)  # before anything is paid for
     training = {"start": start, "steps": steps, "batch": batch, "rate": rate, "method": method}
     data = {
         **{"clusters": clusters, "questions": questions, "held_out": held_out, "seed": seed},

@@ -284,15 +284,17 @@ def evidence_encoder(config: DictConfig) -> Dense | None:
         return None
     # Here, because starting would wait for numba.
     from soundingline.pipelines.learned.dense import Dense
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
 
     locator = make(option)
-    if not isinstance(locator, Dense):
+    encoder = locator.engine.encoder if isinstance(locator, LearnedRetriever) else None
+    if not isinstance(encoder, Dense):
         raise InputError(
             f"scorer.locator={type(locator).__name__} encodes no passages",
             valid="a dense retriever such as minilm, or null for BM25",
             do="choose one: retriever@scorer.locator=minilm",
         )
-    return locator
+    return encoder
 
 
 def _model_of(

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from soundingline.pipelines.fusion import Interpolation, OracleRetriever, ReciprocalRankFusion
     from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
     from soundingline.pipelines.learned.dense import Dense
-    from soundingline.pipelines.learned.splade import Sparta, Splade
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
+    from soundingline.pipelines.learned.splade import ImpactEngine, Sparta, Splade
+    from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEngine
     from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
     from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
     from soundingline.pipelines.links import LinkExpansion
@@ -35,7 +37,9 @@ _HOMES = {
     **dict.fromkeys(("Interpolation", "OracleRetriever", "ReciprocalRankFusion"), "fusion"),
     **dict.fromkeys(("LexicalIndex", "LexicalIndexer"), "lexical.index"),
     **dict.fromkeys(("Collection", "Stage"), "stage"),
-    **dict.fromkeys(("Sparta", "Splade"), "learned.splade"),
+    **dict.fromkeys(("ImpactEngine", "Sparta", "Splade"), "learned.splade"),
+    **dict.fromkeys(("MultiVectorEngine", "VectorEngine"), "learned.vectors"),
+    "LearnedRetriever": "learned.retriever",
     "CrossEncoder": "rerank.cross_encoder",
     "CrossFittedBM25": "lexical.crossfit",
     "Dense": "learned.dense",
@@ -59,13 +63,16 @@ __all__ = [
     "CrossEncoder",
     "CrossFittedBM25",
     "Dense",
+    "ImpactEngine",
     "Interpolation",
+    "LearnedRetriever",
     "LexicalIndex",
     "LexicalIndexer",
     "LinkExpansion",
     "Listwise",
     "MaxP",
     "MonoT5",
+    "MultiVectorEngine",
     "OracleRetriever",
     "Pair",
     "PipelineBackend",
@@ -79,6 +86,7 @@ __all__ = [
     "Sparta",
     "Splade",
     "Stage",
+    "VectorEngine",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Unit
@@ -50,6 +51,7 @@ REBUILD = (
 )
 _VERSION = 3
 _CHECKSUM = "checksum"
+_METADATA = "pt_meta.json"
 _NOT_CONTENT = ("write.lock",)
 _ROW = ("docno", "text", "title")
 _RECENT = 1 << 16  # ids that `UniqueUnits` keeps as strings
@@ -247,9 +249,9 @@ class OpenedIndex:
         return f"{self._opener}({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, OpenedIndex):
+        if not isinstance(other, OpenedIndex) or type(self) is not type(other):
             return False
-        return type(self) is type(other) and self._identity == other._identity
+        return self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -261,6 +263,33 @@ class OpenedIndex:
     @property
     def _identity(self) -> tuple[str, ...]:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
+
+
+class IndexArtifact(pt.Artifact):
+    """An opened index folder as an artifact of PyTerrier's (`pt.Artifact.load`, `build_package`,
+    `from_url`, `from_hf`, `to_hf`).
+
+    The entry point `<type>.<format>` of the group `pyterrier.artifact` names what opens the folder
+    by its path.
+    """
+
+    ARTIFACT_TYPE: ClassVar[str]
+    ARTIFACT_FORMAT: ClassVar[str]
+    ARTIFACT_PACKAGE_HINT: ClassVar[str] = "soundingline"
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def write_metadata(cls, folder: Path) -> None:
+        """Write pt_meta.json, from which PyTerrier knows type and format."""
+        names = ("type", "format", "package_hint")
+        metadata = {name: getattr(cls, f"ARTIFACT_{name.upper()}") for name in names}
+        (folder / _METADATA).write_text(dump_json(metadata), "utf-8")
+
+    def _package_files(self) -> Iterator[tuple[str, str]]:
+        """What a package holds: what was built, and not what was noted since."""
+        for name in sorted([MANIFEST, *self.manifest["files"]]):
+            yield name, str(self.path / name)
 
 
 class TermIndex(OpenedIndex):

@@ -104,6 +104,12 @@ class Retriever(Stage):
         return bound
 
     @property
+    def query_columns(self) -> tuple[str, ...]:
+        """The columns of a frame that hold queries, in the order in which they are preferred."""
+        columns: tuple[str, ...] = self.index.query_columns
+        return columns
+
+    @property
     def scores_candidates(self) -> bool:
         """Whether the index scores the units of a frame with a column `docno`."""
         return hasattr(self.index, "score")
@@ -116,7 +122,7 @@ class Retriever(Stage):
         scores_candidates = self.scores_candidates
         with pt.validate.any(inp) as valid:
             # Text first, which PyTerrier then shows as the input.
-            for column in sorted(self.index.query_columns, key=lambda name: name != "query"):
+            for column in sorted(self.query_columns, key=lambda name: name != "query"):
                 valid.query_frame(extra_columns=[column])
                 if scores_candidates:
                     valid.result_frame(extra_columns=[column])
@@ -137,15 +143,16 @@ class Retriever(Stage):
             out.attrs[ATTRIBUTE] = path
         return out
 
-    def _queries(self, inp: pd.DataFrame) -> list[Any]:
-        column = next(name for name in self.index.query_columns if name in inp.columns)
+    def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
+        column = next(name for name in self.query_columns if name in inp.columns)
+        if column == "query":
+            return self._text_queries(checked_texts(inp["query"]))
         values: list[Any] = inp[column].tolist()
-        if column == "query_toks":
-            return list(map(checked_weights, values))
-        for value in values:
-            if column == "query":
-                check_text(value)
-        return values
+        return list(map(checked_weights, values)) if column == "query_toks" else values
+
+    def _text_queries(self, texts: Sequence[str]) -> Sequence[Any]:
+        """What the index takes for these texts."""
+        return texts
 
     def _scored(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The rows of the input by their scores."""
@@ -204,15 +211,10 @@ class _WithFeedback(Retriever):
                 "RM3 has one k1 and b for all questions, and this BM25 has them by fold",
                 do="take index.bm25(k1=..., b=...).rm3()",
             )
-        model: dict[str, Any] = vars(self)
-        return RM3(
-            **{name: model[name] for name in ("k1", "b", "mu") if name in model},
-            fb_terms=fb_terms,
-            fb_docs=fb_docs,
-            original_weight=original_weight,
-            depth=self.depth,
-            index=self.index,
-        )
+        names, own = ("depth", "index", "k1", "b", "mu"), vars(self)
+        settings: dict[str, Any] = {name: own[name] for name in names if name in own}
+        settings |= {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
+        return RM3(**settings)
 
 
 class FoldParameters(TypedDict):
@@ -445,17 +447,21 @@ def check_queries(inp: pd.DataFrame) -> None:
         )
 
 
-def check_text(query: Any) -> None:
-    """`InputError` for a query that is not text, or that is in Terrier's query language."""
-    if not isinstance(query, str):
-        raise InputError(f"query holds {query!r}", valid="text")
-    if _TERRIER.search(query):
-        raise InputError(
-            f"a query is in Terrier's query language: {query:.60}",
-            valid="words",
-            do="rank with a Terrier retriever after Terrier's rewriters, or use index.bm25().rm3() "
-            "instead; pt.rewrite.reset() restores the words",
-        )
+def checked_texts(column: pd.Series[Any]) -> list[str]:
+    """The queries of a column; `InputError` for one that is not text, or that is in Terrier's query
+    language."""
+    texts: list[str] = column.tolist()
+    for query in texts:
+        if not isinstance(query, str):
+            raise InputError(f"query holds {query!r}", valid="text")
+        if _TERRIER.search(query):
+            raise InputError(
+                f"a query is in Terrier's query language: {query:.60}",
+                valid="words",
+                do="rank with a Terrier retriever after Terrier's rewriters, or use "
+                "index.bm25().rm3() instead; pt.rewrite.reset() restores the words",
+            )
+    return texts
 
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
 from soundingline.pipelines.index_folder import (
-    MANIFEST,
     Documents,
+    IndexArtifact,
     TermIndex,
     as_units,
     read_manifest,
@@ -91,7 +91,7 @@ class _Term(NamedTuple):
         return slice(self.first, self.first + self.document_frequency)
 
 
-class LexicalIndex(TermIndex, pt.Artifact):
+class LexicalIndex(TermIndex, IndexArtifact):
     """An inverted index over units of text, for ranking with Lucene's statistics; an artifact of
     PyTerrier's (`pt.Artifact.load`, `build_package`, `from_url`, `from_hf`, `to_hf`).
 
@@ -191,11 +191,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
             keep_texts=keep_texts,
         )
         return cls(path, corpus_fingerprint=corpus_fingerprint)
-
-    def _package_files(self) -> Iterator[tuple[str, str]]:
-        """What a package of PyTerrier's holds: what was built, and not what was noted since."""
-        for name in sorted([MANIFEST, *self.manifest["files"]]):
-            yield name, str(self.path / name)
 
     def get_corpus_iter(self, return_toks: bool = True) -> Iterator[dict[str, Any]]:
         """The documents, in their order, as PyTerrier's indexers take them: `docno`, and `toks`, a

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from soundingline.pipelines.models import taken_off
 from soundingline.pipelines.prompting import LIKELIEST, SPACES, Relevance, model_of, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Reranker
 from soundingline.pipelines.stage import not_bound, searched_question
+from soundingline.pipelines.windows import split_from_front
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
@@ -279,7 +279,7 @@ class Rank1Prompts:
     def windows(self, pair: Pair) -> list[str]:
         """The text of the document in at least one part, each of which fits."""
         _, room = self._query(pair)
-        return taken_off(sendable(pair.text), lambda rest: shortened(rest, room))
+        return split_from_front(sendable(pair.text), lambda rest: shortened(rest, room))
 
     def _query(self, pair: Pair) -> tuple[str, int]:
         """The query, and the tokens that it leaves to the document."""

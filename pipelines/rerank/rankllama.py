@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from soundingline.pipelines.models import Checkpoint, check_kind, check_length, fitting, padded
+from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
+from soundingline.pipelines.device import padded
 from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.windows import split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -24,6 +27,18 @@ if TYPE_CHECKING:
 
 PASSAGE = "castorini/rankllama-v1-7b-lora-passage"
 LAYOUTS = ("pair", "joined")
+_KIND = CheckpointKind(
+    "AutoModelForSequenceClassification",
+    # The base of an adapter has no such output.
+    lambda checkpoint: (
+        checkpoint.model_type == "llama"
+        and (checkpoint.adapted or checkpoint.config.num_labels == 1)
+    ),
+    "has no output that was trained to score pairs",
+    "a RankLLaMA, of the kind llama with one label: an adapter such as "
+    f"{PASSAGE}, or one merged into its base",
+    unused=(),
+)
 _SHORTEST = 32
 # No token of the vocabulary is longer, runs of spaces left aside.
 _CHARACTERS = 16
@@ -89,10 +104,10 @@ class RankLlamaPrompts:
         query, _ = self._short(pair.query)
         around = len(self._ids(query, ""))
         room = max(1, self._max_length - len(self._end) - around)
-        parts = fitting(
+        parts = split_into_windows(
             " ".join(pair.text.split()),
             room,
-            lambda text: [begin for begin, _ in self._tokenized(text).offset_mapping],
+            partial(self._tokenizer, split_special_tokens=True),
             lambda texts: [len(self._ids(query, text.strip())) - around for text in texts],
         )
         return [part.strip() for part in parts]
@@ -165,7 +180,7 @@ class RankLLaMA(NeuralReranker):
             check_int("max_length", self.max_length, ge=_SHORTEST)
 
     @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         _ = self._inputs
         settings = (self._limit, self.layout, self.end_of_sequence)
         prefixes = (self.query_prefix, self.document_prefix)
@@ -176,18 +191,12 @@ class RankLLaMA(NeuralReranker):
         )
 
     @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
-        kind = "AutoModelForSequenceClassification"
-        checkpoint = Checkpoint(self.model, self.base, self.revision, automatic=kind, num_labels=1)
-        check_kind(checkpoint.config, checkpoint.whole, ("llama",), "rankllama")
-        if not checkpoint.adapted:
-            self._check_output(checkpoint.config.num_labels == 1)
-        if self.max_length is not None:
-            check_length(checkpoint.config, checkpoint.whole, self.max_length)
-        return checkpoint
+    def _checkpoint(self) -> Checkpoint:
+        checkpoint = Checkpoint(_KIND, self.model, self.revision, self.base, num_labels=1)
+        return checkpoint.checked(max_length=self.max_length)
 
     @shared_property
-    def _inputs(self) -> RankLlamaPrompts:  # type: ignore[override]
+    def _inputs(self) -> RankLlamaPrompts:
         return RankLlamaPrompts(
             self._tokenizer,
             max_length=self._limit,
@@ -198,21 +207,8 @@ class RankLLaMA(NeuralReranker):
         )
 
     @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
-        checkpoint, place = self._checkpoint, self.placement
-        # The base of an adapter has no such output.
-        network, missing = checkpoint.load(place.device, place.dtype, absent=("score.",))
-        there = bool(network.score.weight.any()) if checkpoint.adapted else not missing
-        self._check_output(there)
-        return network
-
-    def _check_output(self, there: bool) -> None:
-        if not there:
-            raise InputError(
-                f"'{self.model}' has no output that was trained to score pairs",
-                valid=f"a RankLLaMA: an adapter such as {PASSAGE}, or one merged into its base, "
-                "with one label",
-            )
+    def _network(self) -> Any:
+        return self._checkpoint.load(self.placement)
 
     def _logits(self, network: Any, inputs: Sequence[RankLlamaInput]) -> Tensor:
         torch, device = import_optional("torch"), self.placement.device

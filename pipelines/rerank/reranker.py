@@ -22,8 +22,9 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.cache import ResultCache, text_hash
+from soundingline.pipelines.checkpoint import own_length
+from soundingline.pipelines.device import Placement, in_batches, within_memory
 from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.models import Placement, in_batches, own_length, within_memory
 from soundingline.pipelines.stage import (
     Counts,
     MadeOnce,
@@ -405,9 +406,9 @@ class NeuralReranker(Reranker):
     Args:
         model: A checkpoint: its name on the Hugging Face hub, or a folder.
         revision: Branch, tag or commit of a checkpoint on the hub.
-        device, dtype: See `soundingline.pipelines.models.choose_device` and `choose_dtype`.
+        device, dtype: See `soundingline.pipelines.device.choose_device` and `choose_dtype`.
         batch_tokens: Tokens of a batch, padding included. The default depends on the device
-            (`busy_tokens`).
+            (`default_batch_tokens`).
         max_length: Tokens that hold a query and a text; longer texts are cut. The default is the
             length for which the checkpoint was made.
     """
@@ -420,12 +421,14 @@ class NeuralReranker(Reranker):
     max_length: int | None = None
 
     extra = "rerank"
-    busy_tokens: ClassVar[Mapping[str, int]] = Placement.busy_tokens
+    default_batch_tokens: ClassVar[Mapping[str, int]] = Placement.default_batch_tokens
     """The default of `batch_tokens` by type of device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.placement = Placement(self.device, self.dtype, self.batch_tokens, self.busy_tokens)
+        self.placement = Placement(
+            self.device, self.dtype, self.batch_tokens, self.default_batch_tokens
+        )
 
     def score(self, pairs: Sequence[Pair]) -> list[float]:
         inputs = self._inputs.encode(pairs)

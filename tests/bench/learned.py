@@ -27,12 +27,17 @@ from harness import (
 from scipy.sparse import csc_matrix
 from scipy.stats import kendalltau
 
+from soundingline.pipelines.device import choose_device
 from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
 from soundingline.pipelines.learned.splade import ImpactIndex, Splade, scaled
-from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
-from soundingline.pipelines.models import choose_device
+from soundingline.pipelines.learned.vectors import (
+    DocumentVectors,
+    NumpySearch,
+    TorchSearch,
+    VectorEngine,
+)
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
@@ -157,7 +162,9 @@ def shards(documents=5000, collection="vaswani"):
         ):
             path = Path(folder) / name
             cost = in_own_process(_index_of_shards, units, path, count, processes)
-            ranked = _one_thread().open(path).rank(texts[:50], None, 1000)
+            engine = _one_thread()
+            queries = engine.encoder.encode_queries(texts[:50])
+            ranked = engine.open(path).rank(queries, None, 1000)
             rankings.append([set(ranking.docnos) for ranking in ranked])
             shares = [
                 len(own & one) / len(one)
@@ -183,7 +190,8 @@ def _shard(units, path, number, count):
 
 def _one_thread():
     import_optional("torch").set_num_threads(1)
-    return Dense(str(_minilm()), dtype="float32", max_length=LENGTH, device="cpu")
+    dense = Dense(str(_minilm()), dtype="float32", max_length=LENGTH, device="cpu")
+    return VectorEngine(dense)
 
 
 VOCABULARY, BLOCK, QUERIES, SIZES, DEPTH = 30_522, 2048, 100, (20, 40, 100), 1000

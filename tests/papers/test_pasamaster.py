@@ -16,8 +16,9 @@ SYSTEM = {
     "list_reranker._target_": "soundingline.pipelines.rerank.listwise.Listwise",
     "tool": "literature",
     "retriever": "dense_link_expansion",
-    "retriever.retriever._target_": "soundingline.pipelines.learned.dense.Dense",
-    "scorer.locator._target_": "soundingline.pipelines.learned.dense.Dense",  # "shared encoder"
+    "retriever.retriever._target_": "soundingline.pipelines.learned.dense.dense_retriever",
+    # "shared encoder"
+    "scorer.locator._target_": "soundingline.pipelines.learned.dense.dense_retriever",
 }
 UNSTATED = {  # our choices
     "benchmark": "litsearch",

@@ -674,6 +674,7 @@ def test_what_cannot_work_is_told():
 
 WITHOUT_PAPER = (
     "Interpolation",
+    "LearnedRetriever",
     "LinkExpansion",
     "OracleRetriever",
     "Reranker",
@@ -730,7 +731,7 @@ def instances(tmp_path):
     """One instance of each exported stage, with arguments that are not the defaults; none loads a
     model."""
     from soundingline import pipelines
-    from soundingline.pipelines import LexicalIndex
+    from soundingline.pipelines import Dense, LexicalIndex, VectorEngine
 
     rows = [{"docno": "d1", "text": "the old mill"}]
     index = LexicalIndex.build(rows, tmp_path / "index")
@@ -738,9 +739,10 @@ def instances(tmp_path):
     graph = {"direction": "out", "depth": None}
     arguments = {
         "BM25": {"index": index, "k1": 25.0, "operators": "phrases"},
-        "ColBERT": {"model": "some/model", "compression": "ivf_pq"},
+        "ColBERT": {"model": "some/model", "storage": "float32"},
         "Dense": {"model": "some/model", "pooling": "last"},
         "Interpolation": {"weights": [0.25, 0.75]},
+        "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"), compute="torch")},
         "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},

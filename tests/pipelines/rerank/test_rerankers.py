@@ -17,7 +17,7 @@ import pytest
 from support import checkpoints
 from support.llm_model import ScriptedPrompts, saying
 
-from soundingline.pipelines import models
+from soundingline.pipelines import device
 from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.listwise import Listwise
@@ -584,9 +584,13 @@ def test_weights_are_loaded_once_by_many_threads(name, make, monkeypatch):
     make()  # saves the checkpoint of the row, unless a test before has done so
     network = getattr(transformers, ROWS[name].loaded)
     loads, load = [], network.from_pretrained
-    monkeypatch.setattr(
-        network, "from_pretrained", lambda *a, **k: loads.append(1) or load(*a, **k)
-    )
+
+    def counted(*arguments, **settings):
+        if settings.get("device_map") != "meta":  # which reads the names of the weights alone
+            loads.append(1)
+        return load(*arguments, **settings)
+
+    monkeypatch.setattr(network, "from_pretrained", counted)
     it = make()
     _ = it.fingerprint
     assert not loads
@@ -634,7 +638,7 @@ def test_a_checkpoint_that_is_missing_is_refused_in_one_line(name, tmp_path, mon
 def test_weights_that_do_not_fit_are_refused_with_the_sizes(name, folders, make, monkeypatch):
     network = getattr(transformers, ROWS[name].loaded).from_pretrained(folders(name))
     weights = sum(each.numel() for each in network.parameters())
-    monkeypatch.setattr(models, "free_bytes", lambda device: 3 * weights)
+    monkeypatch.setattr(device, "free_bytes", lambda device: 3 * weights)
     make(dtype="bfloat16").score(PAIRS[:1])
     with pytest.raises(InputError, match=r"needs 0\.0 GB and cpu has 0\.0 GB free"):
         make().score(PAIRS[:1])
@@ -788,8 +792,8 @@ def test_what_cannot_score_pairs_is_refused_in_one_line(tmp_path):
     unpadded = plain_tokenizer("<s> $A </s> $B </s>", eos_token="</s>")
     endless = save(tmp_path / "endless", network_of("Llama", len(unpadded)), unpadded)
     for folder, message in (
-        (encoder, r"has no output that was trained to score pairs \(BertModel\)"),
-        (three, "is a classifier with 3 labels"),
+        (encoder, r"has no output that was trained to score pairs .*bert: BertModel"),
+        (three, "has no output that was trained to score pairs .*, 3 labels"),
         (endless, "has no token to pad with"),
     ):
         with pytest.raises(InputError, match=message) as refused:
