@@ -2,6 +2,7 @@
 loops over every pair of tokens."""
 
 import json
+import pickle
 from collections import namedtuple
 
 import numpy as np
@@ -490,6 +491,17 @@ def test_a_build_killed_while_it_compresses_keeps_the_encoding_and_leaves_no_ind
     retriever.build(NUMBERED, path, corpus_fingerprint="corpus")
     assert Drawn.encoded < len(NUMBERED)  # a sample estimates the space
     assert len(retriever.open(path)) == 600 and not (tmp_path / "index.encoding").exists()
+
+
+def test_an_index_is_searched_as_its_engine_says_also_in_another_process(model, built, compressed):
+    for search, kind in (("numpy", NumpySearch), ("torch", TorchSearch)):
+        index = opened(model, built, search)
+        again = pickle.loads(pickle.dumps(index))
+        assert type(index._search) is type(again._search) is kind and index == again
+    assert opened(model, built, "numpy") != opened(model, built, "torch")
+    index = drawn_engine(model, probes=7).open(compressed)
+    again = pickle.loads(pickle.dumps(index))
+    assert index.probes == again.probes == again._search._probes == 7
 
 
 def test_compression_changes_the_index_and_probes_do_not(model, built, compressed):

@@ -6,6 +6,7 @@ matrix."""
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -329,6 +330,13 @@ def test_wrong_queries_are_refused(qwen, built):
     refused("depth=0", lambda: opened(qwen, built, depth=0))
 
 
+class Anything:
+    """An index that nobody searches."""
+
+    def check_model(self, model):
+        pass
+
+
 @pytest.mark.parametrize(("whole", "length"), [(True, 32), (False, 16)])
 def test_whole_documents_may_have_a_length_of_their_own(qwen, whole, length):
     engines = []
@@ -342,6 +350,9 @@ def test_whole_documents_may_have_a_length_of_their_own(qwen, whole, length):
     )
     collection = Collection("c1", open_index=open_index, whole_documents=whole)
     assert retriever.index_in(collection) == "index"
+    collection = replace(collection, open_index=lambda engine: engines.append(engine) or Anything())
+    bound = retriever.bind(collection)
+    assert bound.engine.encoder is engines[-1].encoder  # one model for units and queries
     assert engines[0].encoder.tokenize(["word " * 99])[1] == [length]
 
 

@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import signal
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
+from lz4.frame import LZ4FrameFile
 from support import checkpoints
 
 from soundingline.pipelines import device
@@ -223,7 +225,7 @@ def test_the_encoder_in_front_of_the_index_ranks_as_the_stage_does(row, make, bu
         stage.index.retriever()(frame)
 
 
-def test_pyterrier_opens_the_index_by_its_path(row, make, built, frame):
+def test_pyterrier_opens_the_index_by_its_path(row, make, built, frame, tmp_path):
     opened = pt.Artifact.load(str(built))
     stage = bound(make(depth=4), built)
     assert type(opened) is type(stage.index) and opened == stage.index
@@ -234,6 +236,9 @@ def test_pyterrier_opens_the_index_by_its_path(row, make, built, frame):
         pt.Artifact.load(str(built), corpus_fingerprint="other")
     metadata = json.loads((built / "pt_meta.json").read_text())
     assert (metadata["type"], metadata["format"]) == pt.inspect.artifact_type_format(opened)
+    package = opened.build_package(str(tmp_path / "package.tar.lz4"), verbose=False)
+    with LZ4FrameFile(package) as stream, tarfile.open(fileobj=stream) as files:
+        assert set(files.getnames()) == {"manifest.json", *opened.manifest["files"]}
 
 
 def test_a_killed_build_goes_on_and_gives_the_same_index(
