@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -146,6 +147,15 @@ def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
+def to_texts(data: bytes, bounds: Sequence[int]) -> list[str]:
+    """The strings between neighbouring `bounds` of `data`."""
+    pairs = pairwise(bounds)
+    if data.isascii():  # all to text at once is faster
+        text = data.decode("ascii")
+        return [text[start:end] for start, end in pairs]
+    return [to_text(data[start:end]) for start, end in pairs]
+
+
 class StringWriter:
     """Appends strings to `<stem>.bytes` and closes with their offsets in `<stem>.offsets`."""
 
@@ -190,6 +200,8 @@ class StringTable:
         self._blob = map_bytes(stem.with_suffix(".bytes"))
         # Reading a plain integer from a memoryview is faster than from a numpy array.
         self._offsets = memoryview(map_bytes(stem.with_suffix(".offsets"))).cast("q")
+        self._bytes = np.frombuffer(self._blob, np.uint8)
+        self._starts = np.frombuffer(self._offsets, np.int64)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -204,6 +216,14 @@ class StringTable:
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of a table of {len(self)} strings")
         return to_text(self.data(position))
+
+    def take(self, positions: NDArray[Any]) -> list[str]:
+        """The strings at these positions, whose bytes are copied and decoded together."""
+        starts = self._starts[positions]
+        sizes = self._starts[positions + 1] - starts
+        ends = np.cumsum(sizes)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + sizes, sizes)
+        return to_texts(self._bytes[places].tobytes(), [0, *ends.tolist()])
 
     def find(self, text: str) -> int:
         """The position of `text` in a table that is sorted by its bytes; -1 if it is not there."""
@@ -266,7 +286,7 @@ class StringLookup:
 class Docnos:
     """The unit ids of an index by document number, decoded when they are first read."""
 
-    def __init__(self, table: StringTable | NDArray[np.object_]) -> None:
+    def __init__(self, table: StringTable) -> None:
         self._table = table
         self._names = np.full(len(table), None, dtype=object)
         self._known = np.zeros(len(table), dtype=bool)
@@ -283,7 +303,7 @@ class Docnos:
         unknown = numbers[~self._known[numbers]]
         if len(unknown):
             # The names first and their marks second: another thread must not see a mark too early.
-            self._names[unknown] = [self._table[number] for number in unknown.tolist()]
+            self._names[unknown] = self._table.take(unknown)
             self._known[unknown] = True
         return self._names[numbers]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.lexical.storage import to_text
+from soundingline.pipelines.lexical.storage import to_texts
 from soundingline.toolkit.jit import compiled
 
 VERSION = "unicode-12.1"  # of word_break.txt
@@ -285,12 +285,7 @@ class WordTable:
         """The forms from number `first` on, in the order of their numbers."""
         ends = self._ends[first : self._size + 1]
         data = self._kept[ends[0] : ends[-1]].tobytes()
-        bounds = (ends - ends[0]).tolist()
-        pairs = pairwise(bounds)
-        if data.isascii():  # all to text at once is faster
-            text = data.decode("ascii")
-            return [text[start:end] for start, end in pairs]
-        return [to_text(data[start:end]) for start, end in pairs]
+        return to_texts(data, (ends - ends[0]).tolist())
 
     def numbers(self, texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The number of each form of the texts, and where those of each text end."""
