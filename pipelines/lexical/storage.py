@@ -1,14 +1,18 @@
-"""The files of a lexical index, and their types.
+"""The files of an inverted index, and their types.
 
     manifest.json       written last: format, counts, analyzer, corpus, versions, checksums
     offsets.bin         int64 [terms + 1]   where each term's postings begin
     documents.bin       uint32 [postings]   document numbers, ascending within a term
-    frequencies.bin     uint16 [postings]   term frequency; uint32 where one is above 65,535
+    frequencies.bin     uint16 [postings]   term frequency; uint32 where one is above 65,535;
+                                            float32 for impacts that are not small whole numbers
+    terms.bytes/.offsets, units.bytes/.offsets   index terms, unit ids
+    pt_meta.json        what PyTerrier opens the index by (`pt.Artifact`)
+
+A lexical index has its terms sorted by UTF-8, and besides these files
+
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
-    terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
     titles.bytes/.offsets, texts.bytes/.offsets  titles and texts of the units, if they are stored
-    pt_meta.json        what PyTerrier opens the index by (`pt.Artifact`)
 
 All numbers are little-endian."""
 
@@ -26,11 +30,8 @@ from numpy.typing import NDArray
 
 KIND = "lexical"
 ARTIFACT = "pt_meta.json"
-ARTIFACT_METADATA = {
-    "type": "sparse_index",
-    "format": "soundingline",
-    "package_hint": "soundingline",
-}
+ARTIFACT_TYPE = "sparse_index"
+ARTIFACT_PACKAGE = "soundingline"
 TERMS = "terms"
 UNITS = "units"
 TITLES = "titles"
@@ -56,10 +57,6 @@ class Arrays(NamedTuple):
     frequencies: NDArray[Any]
     lengths: NDArray[np.int32]
     length_codes: NDArray[np.uint8]
-
-    @property
-    def postings(self) -> Postings:
-        return Postings(self.offsets, self.documents, self.frequencies)
 
 
 class Statistics(NamedTuple):
@@ -96,10 +93,10 @@ def load_postings(folder: Path, manifest: Mapping[str, Any]) -> Postings:
     )
 
 
-def load_arrays(folder: Path, manifest: Mapping[str, Any]) -> Arrays:
-    """Map every array of a lexical index, read-only."""
+def load_arrays(folder: Path, postings: Postings) -> Arrays:
+    """The postings of a lexical index with its other arrays, which are mapped read-only."""
     return Arrays(
-        *load_postings(folder, manifest),
+        *postings,
         load_array(folder, "lengths", "<i4"),
         load_array(folder, "length_codes", "|u1"),
     )
@@ -107,8 +104,9 @@ def load_arrays(folder: Path, manifest: Mapping[str, Any]) -> Arrays:
 
 def check_index(folder: Path, manifest: Mapping[str, Any]) -> None:
     """`ValueError` for an index whose arrays do not fit together, or lead outside of each other."""
-    counts, arrays = Statistics.of(manifest), load_arrays(folder, manifest)
-    check_postings(arrays.postings, counts.documents, counts.terms, counts.postings)
+    counts, postings = Statistics.of(manifest), load_postings(folder, manifest)
+    arrays = load_arrays(folder, postings)
+    check_postings(postings, counts.documents, counts.terms, counts.postings)
     _check_size(arrays.lengths, counts.documents, "lengths")
     _check_size(arrays.length_codes, counts.documents, "length_codes")
     check_range(arrays.lengths, 0, counts.tokens, "lengths.bin")

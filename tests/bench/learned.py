@@ -265,7 +265,9 @@ def _impact_queries(encoded):
 
 
 def _build_impacts(encoded, path, scale):
-    ImpactIndex.build(Blocks(encoded), [f"t{n}" for n in range(VOCABULARY)], path, scale=scale)
+    ImpactIndex.build(
+        Blocks(encoded), path, vocabulary=[f"t{n}" for n in range(VOCABULARY)], scale=scale
+    )
 
 
 def _product(index):
