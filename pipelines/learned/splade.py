@@ -581,7 +581,7 @@ class Sparta(SparseRetriever):
     further arguments and errors as in `SparseRetriever`.
 
     The facts are those of BEIR's `beir.retrieval.models.SPARTA`: no bias; special tokens have no
-    weight; a token counts as often as the query has it. Unlike there, padding of a batch is no
+    weight; a token counts as often as the query has it. Unlike there, padding of a batch is not a
     token of the document.
 
     Args:
@@ -612,7 +612,7 @@ class Sparta(SparseRetriever):
         if not any(name.endswith("Model") for name in architectures or []):
             kind = ", ".join(architectures or []) or "no architecture"
             raise InputError(
-                f"'{self.model}' is no encoder without a head ({kind})",
+                f"'{self.model}' is not an encoder without a head ({kind})",
                 do="choose a checkpoint that was trained for SPARTA",
             )
 

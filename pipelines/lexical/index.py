@@ -496,7 +496,8 @@ class TextLoader(ByArguments, pt.Transformer):
             units = self.index.texts(list(map(str, inp["docno"].tolist())))
         except KeyError as error:
             raise InputError(
-                f"the ranking names {error}, which the index lacks", do="rank and read one index"
+                f"the ranking names {error}, which is missing from the index",
+                do="rank and read one index",
             ) from error
         columns = {field: [getattr(unit, field) for unit in units] for field in self.fields}
         return inp.assign(**{name: pd.Series(values, inp.index, dtype=object)

@@ -141,7 +141,7 @@ BYTE_CLASSES = make_byte_classes(
 # Underscores with marks between them. A row of these before no word is searched from each place in
 # it to its end, which only a window of fixed length keeps from being quadratic.
 _MARKED = f"{_set('ExtendNumLet')}{_set('Extend')}+{_set('ExtendNumLet')}"
-# Marks that are no token alone, and underscores. Scripts without spaces have other marks.
+# Marks that are not a token alone, and underscores. Scripts without spaces have other marks.
 _NO_TOKEN = (
     f"(?:(?!{_set('Complex_Context')}|[{_TONES}])(?:{_set('ExtendNumLet')}|{_set('Extend')}))*"
 )
@@ -152,7 +152,7 @@ _LETTER_PICTURES = "[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]"
 class _Unicode(NamedTuple):
     """The patterns of text that is not ASCII. `token` is the longest token, unless the piece is
     `ambiguous`; `kinds` is each kind of token alone, and `no_token` a row, possibly empty, of
-    characters that are no token without others."""
+    characters that are not a token without others."""
 
     token: re.Pattern[str]
     ambiguous: re.Pattern[str]
@@ -336,8 +336,8 @@ def number_forms(
     number_ends: NDArray[np.int64],
 ) -> bool:
     """Number the forms of the texts in `data`, which end at `ends`, from where `state` says:
-    text, byte, forms met, distinct forms. False where a new form lacks room; the last value of
-    `state` is its length then, and the next call goes on with it."""
+    text, byte, forms met, distinct forms. False where there is no room for a new
+    form; the last value of `state` is its length then, and the next call goes on with it."""
     row, position, count, size = state[0], state[1], state[2], state[3]
     while row < len(ends):
         first, last = ends[row - 1] if row > 0 else 0, ends[row]
