@@ -609,7 +609,7 @@ def test_sparta_ranks_by_the_sum_over_the_tokens_of_the_query(terms, tmp_path):
 
 
 def test_sparta_refuses_a_checkpoint_with_a_head(checkpoint):
-    with pytest.raises(InputError, match="no encoder without a head"):
+    with pytest.raises(InputError, match="not an encoder without a head"):
         _ = Sparta(str(checkpoint)).fingerprint
     with pytest.raises(InputError, match="terms"):
         Sparta(str(checkpoint), terms=0)
