@@ -236,7 +236,7 @@ def splade(documents=100_000):
         searched += rows_of_times({f"scipy's product, {name}": product}, queries, 1)
         read = [
             np.median([sum(map(index.document_frequency, query)) for query in queries[size]])
-            * (4 + index._arrays.frequencies.itemsize)
+            * (4 + index._postings.frequencies.itemsize)
             for size in SIZES
         ]
         searched.append(lower_bound(f"lower bound, {name}: reading", read))
@@ -272,7 +272,7 @@ def _build_impacts(encoded, path, scale):
 
 def _product(index):
     """A search that computes every document's score by one sparse product."""
-    arrays = index._arrays
+    arrays = index._postings
     values, shape = arrays.frequencies.astype(np.float32), (len(index), len(arrays.offsets) - 1)
     matrix = csc_matrix((values, arrays.documents, arrays.offsets), shape=shape).tocsr()
 

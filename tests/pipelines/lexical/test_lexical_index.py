@@ -493,7 +493,6 @@ def test_forms_of_equal_hashes_are_told_apart(monkeypatch):
     monkeypatch.setattr(word_break, "_LAST_FACTOR", np.uint64(0))
     for name in (
         "number_forms",
-        "form_at",
         "find_form",
         "keep_form",
         "is_at",
