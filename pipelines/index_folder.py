@@ -51,7 +51,7 @@ REBUILD = (
 )
 _VERSION = 3
 _CHECKSUM = "checksum"
-_METADATA = "pt_meta.json"
+_METADATA, _PACKAGE = "pt_meta.json", "soundingline"
 _NOT_CONTENT = ("write.lock",)
 _ROW = ("docno", "text", "title")
 _RECENT = 1 << 16  # ids that `UniqueUnits` keeps as strings
@@ -200,11 +200,13 @@ def _as_unit(number: int, row: Any) -> Unit:
         )
     if row["docno"] in (None, ""):
         raise InputError(f"document {number} has the docno {row['docno']!r}", valid="unique ids")
-    docno, text, title = (_as_text(number, name, row.get(name)) for name in _ROW)
+    docno, text, title = (as_text(number, name, row.get(name)) for name in _ROW)
     return Unit(docno, title, text)
 
 
-def _as_text(number: int, name: str, value: Any) -> str:
+def as_text(number: int, name: str, value: Any) -> str:
+    """A value of document `number` as text; empty for None. `InputError` for one that is neither
+    text nor a whole number."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -265,6 +267,12 @@ class OpenedIndex:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
 
 
+def write_metadata(folder: Path, kind: str, artifact_format: str) -> None:
+    """Write pt_meta.json, by which PyTerrier knows the type and the format of an artifact."""
+    metadata = {"type": kind, "format": artifact_format, "package_hint": _PACKAGE}
+    (folder / _METADATA).write_text(dump_json(metadata), "utf-8")
+
+
 class IndexArtifact(pt.Artifact):
     """An opened index folder as an artifact of PyTerrier's (`pt.Artifact.load`, `build_package`,
     `from_url`, `from_hf`, `to_hf`).
@@ -275,16 +283,9 @@ class IndexArtifact(pt.Artifact):
 
     ARTIFACT_TYPE: ClassVar[str]
     ARTIFACT_FORMAT: ClassVar[str]
-    ARTIFACT_PACKAGE_HINT: ClassVar[str] = "soundingline"
+    ARTIFACT_PACKAGE_HINT: ClassVar[str] = _PACKAGE
     path: Path
     manifest: Mapping[str, Any]
-
-    @classmethod
-    def write_metadata(cls, folder: Path) -> None:
-        """Write pt_meta.json, from which PyTerrier knows type and format."""
-        names = ("type", "format", "package_hint")
-        metadata = {name: getattr(cls, f"ARTIFACT_{name.upper()}") for name in names}
-        (folder / _METADATA).write_text(dump_json(metadata), "utf-8")
 
     def _package_files(self) -> Iterator[tuple[str, str]]:
         """What a package holds: what was built, and not what was noted since."""

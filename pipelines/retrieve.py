@@ -40,7 +40,6 @@ Own = TypeVar("Own", bound="Retriever")
 _RESULT = ("docno", "score", "rank", "text")
 # What Terrier's rewriters (Bo1, KL, RM3, SDM) write.
 _TERRIER = re.compile(r"\bapplypipeline:off\b|#combine[:(]")
-_OWN = "query_toks of the input"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -405,31 +404,27 @@ class RM3(Retriever):
         check_feedback(self.fb_terms, self.fb_docs, self.original_weight)
         super().__post_init__()
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        if not hasattr(self.index, "vectors"):
-            return super().transform(inp)
-        check_queries(inp)
-        inp = as_pyterrier(inp)
-        ranker = self._without_feedback(self.depth, self.index)
-        columns = [name for name in ("qid", "query", "query_toks") if name in inp.columns]
-        rewritten = self._rewritten(inp.drop_duplicates("qid")[columns])
-        weights = dict(zip(rewritten["qid"], rewritten["query_toks"], strict=True))
-        # A query that finds nothing has no row any more: it finds nothing, and scores units 0.
-        queries = [weights.get(qid, {}) for qid in inp["qid"].tolist()]
-        expanded = inp.rename(columns={"query_toks": _OWN})
-        expanded["query_toks"] = pd.Series(queries, inp.index, dtype=object)
-        out = ranker.transform(expanded)
-        return out.drop(columns="query_toks").rename(columns={_OWN: "query_toks"})
-
     def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
         """See `Retriever`. The depth is not reduced below that which feedback reads."""
         return super().fuse_rank_cutoff(k) if k >= self.fb_docs else None
 
-    def _rewritten(self, queries: pd.DataFrame) -> pd.DataFrame:
-        first = self._without_feedback(min(self.fb_docs, self.depth), self.index)
+    def _queries(self, inp: pd.DataFrame) -> list[Any]:
+        """The rewritten queries, unless the index does all of it itself."""
+        if not hasattr(self.index, "vectors"):
+            return super()._queries(inp)
         names = ("fb_terms", "fb_docs", "original_weight")
         feedback = Feedback(self.index, **{name: getattr(self, name) for name in names})
-        return feedback.transform(first.transform(queries))
+        first = self._without_feedback(min(self.fb_docs, self.depth), self.index)
+        columns = [name for name in ("qid", "query", "query_toks") if name in inp.columns]
+        rewritten = feedback.transform(first.transform(inp.drop_duplicates("qid")[columns]))
+        weights = dict(zip(rewritten["qid"], rewritten["query_toks"], strict=True))
+        # A query that finds nothing has no row any more: it finds nothing, and scores units 0.
+        return [weights.get(qid, {}) for qid in inp["qid"].tolist()]
+
+    def _models(self, qids: Sequence[str]) -> Iterator[tuple[Retriever, Sequence[int]]]:
+        ours = hasattr(self.index, "vectors")
+        model = self._without_feedback(self.depth, self.index) if ours else self
+        yield model, range(len(qids))
 
     def _without_feedback(self, depth: int, index: Any) -> Retriever:
         if self.mu is None:

@@ -4,17 +4,19 @@
 
 from __future__ import annotations
 
-import platform
+import shutil
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from soundingline.pipelines.checkpoint import (
@@ -25,13 +27,7 @@ from soundingline.pipelines.checkpoint import (
 )
 from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
-from soundingline.pipelines.index_folder import (
-    IndexArtifact,
-    OpenedIndex,
-    check_target,
-    read_manifest,
-    write_manifest,
-)
+from soundingline.pipelines.index_folder import as_text, read_manifest
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
 from soundingline.pipelines.learned.retriever import (
     Encoder,
@@ -39,129 +35,135 @@ from soundingline.pipelines.learned.retriever import (
     continue_in_float32,
     retriever_of,
 )
-from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
+from soundingline.pipelines.lexical.bm25 import BLOCK, first_at
+from soundingline.pipelines.lexical.build import MB, TermNumbers, index_folder
+from soundingline.pipelines.lexical.index import InvertedIndex, Sums
 from soundingline.pipelines.lexical.invert import DocumentPostings, invert
 from soundingline.pipelines.lexical.storage import (
     TERMS,
     UNITS,
-    Docnos,
-    StringTable,
     StringWriter,
     check_postings,
     check_table,
     load_postings,
+    map_bytes,
     to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import Newest, shared_property
 from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
-from soundingline.toolkit.files import atomic_folder, fingerprint
+from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.jit import compiled
 from soundingline.toolkit.optional import import_optional
 
 _QUERIES = 4096  # whose weights are in memory
 KIND = "impacts"
+ARTIFACT = "soundingline_impacts"
 _LARGEST_SCALE = 100_000  # beyond, float32 would round more than the scale does
 _FINEST = 100.0  # up to this scale nearly every impact fits into 16 bits
-_MB = 1 << 20
+_AT_ONCE = 4096  # documents
+WeightedDocuments: TypeAlias = "pd.DataFrame | Iterable[Mapping[str, Any]] | Iterable[Block]"
 
 # An inverted index of impacts, which learned sparse models give terms instead of frequencies.
 #
 #     score(d) = sum over terms t of  weight of t in the query * impact of t in d
-#
-# The postings are stored and searched as those of `soundingline.pipelines.lexical`, with impacts in
-# the place of frequencies. The folder holds the manifest, `offsets`, `documents` and `frequencies`
-# as `soundingline.pipelines.lexical.storage` describes them (`frequencies` are float32 where
-# impacts are no small whole numbers), and the vocabulary and the unit ids as tables of strings.
 
 
-class ImpactIndex(OpenedIndex, IndexArtifact):
-    """Postings of (document, impact) by term, mapped from disk. It ranks by the column
-    `query_toks`, which an encoder adds: `encoder >> index.retriever()`.
+class ImpactIndex(InvertedIndex):
+    """An inverted index with the impacts of terms, for ranking by the sum of query weight times
+    impact. An artifact of PyTerrier's, as `InvertedIndex`. It ranks by the column `query_toks`,
+    which an encoder adds: `encoder >> index.retriever()`.
 
-    A document's number is its position in the input. Safe for many threads and processes; pickled,
-    it travels as its path. `InputError` if there is no index at `path`, or one that is damaged, of
-    another version, or not of the corpus `corpus_fingerprint`.
+    `ImpactIndex.build` makes one of documents with weights, an encoder's engine one of texts, and
+    `ImpactIndex(path)` opens it. `vocabulary` has the terms by number, in any order.
+
+    Args:
+        path: the folder of the index.
+        corpus_fingerprint: of the corpus that it must be of; None for any.
+
+    Raises:
+        InputError: if there is no index, if it is damaged, of another format version or of another
+            corpus.
+
+    Example:
+        >>> documents = [{"docno": "d1", "toks": {"mill": 1.5}}, {"docno": "d2", "toks": {}}]
+        >>> impacts = ImpactIndex.build(documents, "my-impacts", scale=None)
+        >>> impacts.search({"mill": 2.0})
+        (array([0], dtype=int32), array([3.], dtype=float32))
     """
 
-    ARTIFACT_TYPE, ARTIFACT_FORMAT = "sparse_index", "soundingline_impacts"
-    path: Path
+    ARTIFACT_FORMAT = ARTIFACT
     query_columns: ClassVar[tuple[str, ...]] = ("query_toks",)
+    _values = np.float32
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
-        manifest = read_manifest(path, KIND, corpus_fingerprint, _check_files)
-        super().__init__(path, manifest)
-        self.scale: float | None = manifest["scale"]
-        self.docnos = Docnos(StringTable(path / UNITS))
-        self.vocabulary = list(StringTable(path / TERMS))
+        super().__init__(path, read_manifest(path, KIND, corpus_fingerprint, _check_files))
+        self.scale: float | None = self.manifest["scale"]
         self._numbers = {term: number for number, term in enumerate(self.vocabulary)}
-        self._arrays = load_postings(path, manifest)
-        self._sums = ScoreBuffers(self._arrays, len(self.docnos))
 
     @classmethod
     def build(
         cls,
-        blocks: Iterable[Block],
-        vocabulary: Sequence[str],
+        documents: WeightedDocuments,
         path: str | Path,
         *,
+        vocabulary: Sequence[str] | None = None,
         overwrite: bool = False,
         scale: float | None = 100.0,
         corpus_fingerprint: str = "",
         memory_mb: int = 1024,
     ) -> ImpactIndex:
-        """Index blocks of (term number, weight) rows, which are read several times, and open it.
+        """Index documents with weights, in their order, and open the result.
 
-        An impact is round(weight x `scale`), and gone where that is 0; with `scale=None` it is the
-        weight itself in float32. `vocabulary` names the terms by number. `path` is a folder that
-        appears when it is complete, and with `overwrite` replaces an older index. `memory_mb`
-        bounds the memory of the build besides one block.
+        Args:
+            documents: a frame with the columns `docno` and `toks` (term -> weight), or an iterable
+                of dicts with these keys, which is read once; their ids and terms are in memory
+                meanwhile. With a `vocabulary`: blocks of (term number, weight) rows, which are read
+                several times.
+            path: the folder, which appears when it is complete.
+            vocabulary: the terms of blocks, by number.
+            overwrite: whether the index replaces an older index of impacts at `path`.
+            scale: an impact is round(weight x `scale`), and gone where that is 0; None for the
+                weight itself in float32.
+            corpus_fingerprint: identifies the documents; `open` compares it.
+            memory_mb: bounds the memory of the build besides one block.
+
+        Raises:
+            InputError: for a `path` that holds anything (but see `overwrite`), documents of another
+                form, a weight below 0 or not finite, no document, a repeated `docno`, a full disk.
         """
         check_scale(scale)
-        exact = scale is None or scale > _FINEST
-        path = Path(path)
-        check_target(path, KIND, overwrite=overwrite)
-        with atomic_folder(path, replace=overwrite) as folder:
-            documents = 0
+        exact, count = scale is None or scale > _FINEST, 0
+        with index_folder(Path(path), KIND, ARTIFACT, overwrite=overwrite) as (folder, manifest):
+            work = folder / "work"
+            work.mkdir()
+            blocks: Any = documents
+            if vocabulary is None:
+                blocks, vocabulary = spooled(documents, work)
             with closing(StringWriter(folder / TERMS)) as terms:
                 terms.extend(map(to_bytes, vocabulary))
             with closing(StringWriter(folder / UNITS)) as units:
                 for block in blocks:
                     units.extend(map(to_bytes, block.unit_ids))
-                    documents += len(block.unit_ids)
+                    count += len(block.unit_ids)
             read = partial(_read_impacts, blocks, scale)
             postings, kind = invert(
-                read, len(vocabulary), folder, memory_mb * _MB, "<f4" if exact else None
+                read, len(vocabulary), folder, memory_mb * MB, "<f4" if exact else None
             )
-            content = {
+            shutil.rmtree(work)
+            manifest |= {
                 "corpus_fingerprint": corpus_fingerprint,
                 "scale": scale,
                 "type": kind,
-                "counts": {
-                    "documents": documents,
-                    "postings": postings,
-                    "terms": len(vocabulary),
-                },
-                "versions": {"python": platform.python_version(), "numpy": np.__version__},
+                "counts": {"documents": count, "postings": postings, "terms": len(vocabulary)},
             }
-            cls.write_metadata(folder)
-            write_manifest(folder, KIND, content)
         return cls(path, corpus_fingerprint=corpus_fingerprint)
 
-    def __len__(self) -> int:
-        return len(self.docnos)
-
-    def document_frequency(self, term: str) -> int:
-        """In how many documents a term has an impact (0 if it is unknown)."""
-        return len(self.postings(term)[0])
-
-    def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The numbers of the documents in which a term has an impact, ascending, and these."""
-        arrays, number = self._arrays, self._numbers.get(term)
-        part = slice(0) if number is None else slice(*arrays.offsets[number : number + 2].tolist())
-        return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.float32)
+    def find(self, term: str) -> int:
+        """The number of a term, its position in `vocabulary`; -1 if it is not there."""
+        return self._numbers.get(term, -1)
 
     def search(
         self, query: Mapping[str, float], depth: int = 1000
@@ -173,8 +175,7 @@ class ImpactIndex(OpenedIndex, IndexArtifact):
         are float32 sums by ascending term number: exact for whole numbers below 2^24.
         """
         check_int("depth", depth)
-        terms, weights = self._weighted(query)
-        return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
+        return self._buffers.best(*self._sums(query), depth)
 
     def retriever(self, depth: int = 1000) -> Retriever:
         """A PyTerrier transformer over this index. It takes the weights of `query_toks` as they
@@ -190,17 +191,13 @@ class ImpactIndex(OpenedIndex, IndexArtifact):
     ) -> Sequence[NDArray[Any]]:
         """For each query, the scores that `search` gives the documents of these numbers, at
         whatever depth; 0 for one without a term of the query."""
-        scores = []
-        for query, of_query in zip(queries, numbers, strict=True):
-            terms, weights = self._weighted(query)
-            add = partial(_add_impacts, *self._arrays, terms, weights)
-            scores.append(self._sums.of(of_query, terms, add))
-        return scores
+        return [
+            self._buffers.of(of_query, *self._sums(query))
+            for query, of_query in zip(queries, numbers, strict=True)
+        ]
 
-    def _weighted(
-        self, query: Mapping[str, float]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Numbers of the known terms of weight above 0, ascending, and the weights."""
+    def _sums(self, query: Mapping[str, float]) -> Sums:
+        """The known terms of weight above 0, ascending, and what adds their impacts to the sums."""
         check_weights(query)
         known = sorted(
             (self._numbers[term], weight)
@@ -208,7 +205,8 @@ class ImpactIndex(OpenedIndex, IndexArtifact):
             if term in self._numbers and weight > 0
         )
         pairs = np.array(known, dtype=[("term", np.int64), ("weight", np.float32)])
-        return pairs["term"].copy(), pairs["weight"].copy()
+        terms, weights = pairs["term"].copy(), pairs["weight"].copy()
+        return terms, partial(_add_impacts, *self._postings, terms, weights)
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -231,6 +229,46 @@ def _read_impacts(blocks: Iterable[Block], scale: float | None) -> Iterator[Docu
             first, np.diff(before), block.values["term"][positive], impacts[positive]
         )
         first += len(block.unit_ids)
+
+
+def spooled(documents: WeightedDocuments, folder: Path) -> tuple[list[Block], list[str]]:
+    """Documents with weights as blocks, whose rows are mapped from a file in `folder`, and their
+    terms by number. `InputError` as of `ImpactIndex.build`."""
+    numbers, parts = TermNumbers(), []
+    rows = weighted_rows(documents)
+    with (folder / "rows").open("wb") as stream:
+        while batch := list(islice(rows, _AT_ONCE)):
+            ends = np.cumsum([0, *(len(weights) for _, weights in batch)])
+            values = np.empty(ends[-1], SPARSE)
+            values["term"] = [numbers[term] for _, weights in batch for term in weights]
+            values["weight"] = [each for _, weights in batch for each in weights.values()]
+            stream.write(values.tobytes())
+            parts.append(([docno for docno, _ in batch], ends))
+    if not parts:
+        raise InputError("there is no document to index", do="check where they come from")
+    stored, start, blocks = np.frombuffer(map_bytes(folder / "rows"), SPARSE), 0, []
+    for ids, ends in parts:
+        blocks.append(Block(ids, stored[start : start + ends[-1]], ends))
+        start += ends[-1]
+    return blocks, numbers.take_unwritten()
+
+
+def weighted_rows(documents: WeightedDocuments) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """The docno and the weights of each document."""
+    rows = documents.to_dict("records") if isinstance(documents, pd.DataFrame) else documents
+    seen: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping) or not isinstance(row.get("toks"), Mapping):
+            raise InputError(
+                f"a document came as {row!r:.200}",
+                valid="a mapping with docno, and toks as a dict of terms to weights",
+            )
+        check_weights(row["toks"])
+        docno = as_text(number, "docno", row.get("docno"))
+        if not docno or docno in seen:
+            raise InputError(f"document {number} has the docno {docno!r}", valid="unique ids")
+        seen.add(docno)
+        yield docno, row["toks"]
 
 
 def check_scale(scale: float | None) -> None:
@@ -297,7 +335,9 @@ class ImpactEngine(LearnedEngine):
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         settings: dict[str, Any] = {"scale": self.scale, "corpus_fingerprint": corpus_fingerprint}
-        ImpactIndex.build(blocks, self.encoder.vocabulary, path, overwrite=True, **settings)
+        ImpactIndex.build(
+            blocks, path, vocabulary=self.encoder.vocabulary, overwrite=True, **settings
+        )
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
         """See `LearnedEngine`. `InputError` also for queries of another vocabulary."""
@@ -457,7 +497,7 @@ class Splade(SparseEncoder):
         return encoder
 
     def check_queries_of(self, vocabulary: Sequence[str]) -> None:
-        if self.query_model and self._of_queries.vocabulary != vocabulary:
+        if self.query_model and self._of_queries.vocabulary != list(vocabulary):
             raise InputError(
                 f"query_model='{self.query_model}' has another vocabulary than '{self.model}'",
                 do="choose a query model that was trained together with it",
@@ -530,7 +570,7 @@ class Sparta(SparseEncoder):
     (SPARTA; Zhao et al., NAACL 2021). Columns, further arguments and errors as in `Encoder`.
 
     The facts are those of BEIR's `beir.retrieval.models.SPARTA`: no bias; special tokens have no
-    weight; a token counts as often as the query has it. Unlike there, padding of a batch is no
+    weight; a token counts as often as the query has it. Unlike there, padding of a batch is not a
     token of the document.
 
     Args:

@@ -41,6 +41,7 @@ from soundingline.pipelines.index_folder import (
     is_index,
     read_manifest,
     write_manifest,
+    write_metadata,
 )
 from soundingline.pipelines.learned.encoding import Blocks, load_array, work_folder
 from soundingline.pipelines.learned.retriever import FEWEST, Encoder, LearnedEngine
@@ -126,7 +127,7 @@ class VectorEngine(LearnedEngine):
             for block in blocks:
                 names.extend(map(to_bytes, block.unit_ids))
             names.close()
-            VectorIndex.write_metadata(folder)
+            write_metadata(folder, VectorIndex.ARTIFACT_TYPE, VectorIndex.ARTIFACT_FORMAT)
             content = {
                 "encoder": self.fingerprint,
                 "model": self.encoder.model,

@@ -23,12 +23,17 @@ from functools import partial
 from itertools import chain, count
 from operator import length_hint
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.index_folder import UniqueUnits, check_target, write_manifest
+from soundingline.pipelines.index_folder import (
+    UniqueUnits,
+    check_target,
+    write_manifest,
+    write_metadata,
+)
 from soundingline.pipelines.lexical.analyzers import Analyzer, is_ngram, make_analyzer
 from soundingline.pipelines.lexical.invert import (
     Batch,
@@ -39,8 +44,8 @@ from soundingline.pipelines.lexical.invert import (
     terms_path,
 )
 from soundingline.pipelines.lexical.storage import (
-    ARTIFACT,
-    ARTIFACT_METADATA,
+    ARTIFACT_FORMAT,
+    ARTIFACT_TYPE,
     KIND,
     TEXTS,
     TITLES,
@@ -54,7 +59,7 @@ from soundingline.pipelines.lexical.word_break import WordTable
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import atomic_folder, dump_json
+from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled
 
 LEAST_MEMORY_MB = 16
@@ -82,11 +87,10 @@ def build_index(
 ) -> None:
     """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
     check_int("memory_mb", memory_mb, ge=LEAST_MEMORY_MB)
-    check_target(path, KIND, overwrite=overwrite)
     if (known := total or length_hint(units)) > LARGEST_INDEX:
         raise too_many(known)
     analysis = make_analyzer(analyzer)
-    with clear_errors(path), atomic_folder(path, replace=overwrite) as folder:
+    with index_folder(path, KIND, ARTIFACT_FORMAT, overwrite=overwrite) as (folder, manifest):
         work = folder / "work"
         work.mkdir()
         memory = memory_mb * MB
@@ -94,20 +98,34 @@ def build_index(
         batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
         kind, counts = _finish(batches, work, folder, memory // 2)
         shutil.rmtree(work)
-        (folder / ARTIFACT).write_text(dump_json(ARTIFACT_METADATA), "utf-8")
-        write_manifest(
-            folder,
-            KIND,
-            {
-                "analyzer": analysis.name,
-                "analyzer_fingerprint": analysis.fingerprint,
-                "corpus_fingerprint": corpus_fingerprint,
-                "texts": keep_texts,
-                "type": kind,
-                "counts": counts,
-                "versions": {"python": platform.python_version(), "numpy": np.__version__},
-            },
-        )
+        manifest |= {
+            "analyzer": analysis.name,
+            "analyzer_fingerprint": analysis.fingerprint,
+            "corpus_fingerprint": corpus_fingerprint,
+            "texts": keep_texts,
+            "type": kind,
+            "counts": counts,
+        }
+
+
+@contextmanager
+def index_folder(
+    path: Path, kind: str, artifact_format: str, *, overwrite: bool
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A folder for the files of an inverted index and a mapping for its manifest, both of which the
+    block fills. The folder appears at `path` when the block ends; nothing is left if it raises.
+
+    Raises:
+        InputError: for a `path` that holds anything but an index of that kind, or such an index
+            without `overwrite`, and for a full disk.
+    """
+    check_target(path, kind, overwrite=overwrite)
+    manifest: dict[str, Any] = {}
+    with clear_errors(path), atomic_folder(path, replace=overwrite) as folder:
+        yield folder, manifest
+        write_metadata(folder, ARTIFACT_TYPE, artifact_format)
+        versions = {"python": platform.python_version(), "numpy": np.__version__}
+        write_manifest(folder, kind, {**manifest, "versions": versions})
 
 
 def words_in(memory: int) -> int:

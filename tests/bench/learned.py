@@ -244,7 +244,7 @@ def splade(documents=100_000):
         searched += rows_of_times({f"scipy's product, {name}": product}, queries, 1)
         read = [
             np.median([sum(map(index.document_frequency, query)) for query in queries[size]])
-            * (4 + index._arrays.frequencies.itemsize)
+            * (4 + index._postings.frequencies.itemsize)
             for size in SIZES
         ]
         searched.append(lower_bound(f"lower bound, {name}: reading", read))
@@ -273,12 +273,14 @@ def _impact_queries(encoded):
 
 
 def _build_impacts(encoded, path, scale):
-    ImpactIndex.build(Blocks(encoded), [f"t{n}" for n in range(VOCABULARY)], path, scale=scale)
+    ImpactIndex.build(
+        Blocks(encoded), path, vocabulary=[f"t{n}" for n in range(VOCABULARY)], scale=scale
+    )
 
 
 def _product(index):
     """A search that computes every document's score by one sparse product."""
-    arrays = index._arrays
+    arrays = index._postings
     values, shape = arrays.frequencies.astype(np.float32), (len(index), len(arrays.offsets) - 1)
     matrix = csc_matrix((values, arrays.documents, arrays.offsets), shape=shape).tocsr()
 

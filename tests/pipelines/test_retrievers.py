@@ -197,7 +197,7 @@ def learned(name, folder, units, weights):
     if name == "impacts":
         made = encode_corpus(units, StubSparse(), folder / "blocks", corpus_fingerprint="c")
         terms = [f"t{number}" for number in range(52)]
-        index = ImpactIndex.build(made, terms, folder / "index")
+        index = ImpactIndex.build(made, folder / "index", vocabulary=terms)
         return LearnedRetriever(ImpactEngine(weights), index=index)
     pytest.importorskip("sentence_transformers")
     engine = vector_engine(name)
@@ -711,7 +711,7 @@ def open_enriched(folder):
 
 def write_impacts(folder):
     made = encode_corpus(UNITS, StubSparse(), folder.with_name("encoding"), corpus_fingerprint="c")
-    ImpactIndex.build(made, [f"t{number}" for number in range(60)], folder)
+    ImpactIndex.build(made, folder, vocabulary=[f"t{number}" for number in range(60)])
 
 
 def engine(kind):

@@ -6,6 +6,7 @@ matrix."""
 import hashlib
 import json
 import shutil
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
+from lz4.frame import LZ4FrameFile
 from omegaconf import OmegaConf
 from support import checkpoints
 from support.assertions import refused
@@ -722,7 +724,7 @@ def blocks(matrix, size=300):
 
 
 def build(matrix, path, **others):
-    return ImpactIndex.build(blocks(matrix), TERMS, path, **others)
+    return ImpactIndex.build(blocks(matrix), path, vocabulary=TERMS, **others)
 
 
 def drawn_query(random, whole):
@@ -770,10 +772,81 @@ def test_postings_hold_rounded_weights_and_drop_those_that_round_to_nothing(tmp_
 def test_a_build_in_many_passes_gives_the_same_bytes(tmp_path, monkeypatch):
     matrix = weights(700)
     build(matrix, tmp_path / "one", memory_mb=16)
-    monkeypatch.setattr("soundingline.pipelines.learned.splade._MB", 1000)
+    monkeypatch.setattr("soundingline.pipelines.learned.splade.MB", 1000)
     build(matrix, tmp_path / "many", memory_mb=1)
     for path in sorted((tmp_path / "one").glob("[!.]*")):
         assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
+
+
+def documents_of(matrix):
+    """The rows of a matrix as PyTerrier's indexers take them; some without any term."""
+    return [
+        {"docno": f"d{n}", "toks": {TERMS[t]: float(row[t]) for t in np.flatnonzero(row)}}
+        for n, row in enumerate(matrix)
+    ]
+
+
+@pytest.mark.parametrize("form", [list, iter, pd.DataFrame])
+@pytest.mark.parametrize("scale", [100, None], ids=["hundredths", "exact"])
+def test_documents_with_weights_are_indexed_whatever_they_come_in(
+    form, scale, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("soundingline.pipelines.learned.splade._AT_ONCE", 7)
+    matrix = weights(300)
+    index = ImpactIndex.build(form(documents_of(matrix)), tmp_path / "index", scale=scale)
+    assert len(index) == 300
+    assert index.docnos.take(np.arange(300)).tolist() == [f"d{n}" for n in range(300)]
+    impacts = matrix if scale is None else np.rint(matrix.astype(float) * scale)
+    for number, term in enumerate(TERMS):
+        held = np.flatnonzero(impacts[:, number])
+        documents, found = index.postings(term)
+        assert documents.tolist() == held.tolist()
+        assert found.tolist() == impacts[held, number].tolist()
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert not (tmp_path / "index" / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([], "there is no document to index"),
+        (
+            [{"docno": "d1", "toks": {}}, {"docno": "d1", "toks": {}}],
+            "document 2 has the docno 'd1'",
+        ),
+        ([{"docno": "", "toks": {}}], "document 1 has the docno ''"),
+        ([{"docno": 1.5, "toks": {}}], "document 1 has the docno 1.5"),
+        ([{"docno": "d1", "text": "mill"}], "valid: a mapping with docno, and toks"),
+        (
+            pd.DataFrame({"docno": ["d1"], "text": ["mill"]}),
+            "valid: a mapping with docno, and toks",
+        ),
+        ([{"docno": "d1", "toks": ["mill"]}], "valid: a mapping with docno, and toks"),
+        ([{"docno": "d1", "toks": {"mill": -1.0}}], "weight -1.0 of term 'mill'"),
+    ],
+)
+def test_documents_that_are_not_weighted_are_refused_and_leave_nothing(
+    documents, message, tmp_path
+):
+    refused(message, lambda: ImpactIndex.build(documents, tmp_path / "index"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_impact_index_is_an_artifact(tmp_path):
+    index = build(weights(50), tmp_path / "index", corpus_fingerprint="c")
+    assert ImpactIndex.load(index.path) == index == ImpactIndex(index.path)
+    kind = ("sparse_index", "soundingline_impacts")
+    assert pt.inspect.artifact_type_format(index) == kind
+    opened = pt.Artifact.load(str(index.path), corpus_fingerprint="c")
+    assert isinstance(opened, ImpactIndex) and opened == index
+    refused("another corpus", lambda: pt.Artifact.load(str(index.path), corpus_fingerprint="o"))
+    metadata = {}
+    package = Path(index.build_package(verbose=False, metadata_out=metadata))
+    assert (metadata["type"], metadata["format"]) == kind
+    with LZ4FrameFile(package) as stream, tarfile.open(fileobj=stream) as files:
+        files.extractall(tmp_path / "moved", filter="data")
+    moved = pt.Artifact.load(str(tmp_path / "moved"))
+    assert moved.search({"term3": 2.0})[1].tolist() == index.search({"term3": 2.0})[1].tolist()
 
 
 def test_terms_and_weights_without_meaning_find_nothing_or_are_refused(tmp_path):

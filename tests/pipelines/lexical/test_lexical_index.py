@@ -14,6 +14,7 @@ import tarfile
 import threading
 import tracemalloc
 from collections import Counter
+from contextlib import closing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate, islice
@@ -490,7 +491,14 @@ def test_forms_of_equal_hashes_are_told_apart(monkeypatch):
     # What is compiled holds the factors that it was compiled with, so it runs as Python here.
     monkeypatch.setattr(word_break, "_FACTOR", np.uint64(0))
     monkeypatch.setattr(word_break, "_LAST_FACTOR", np.uint64(0))
-    for name in ("number_forms", "is_at", "move", "first_slot"):
+    for name in (
+        "number_forms",
+        "find_form",
+        "keep_form",
+        "is_at",
+        "move",
+        "first_slot",
+    ):
         monkeypatch.setattr(word_break, name, getattr(word_break, name).py_func)
     monkeypatch.setattr(word_break, "_SLOTS", 4)
     lines = ["ab ba abc ab", "b a ab ba ca", "abc a b onelongword twolongword onelongword"]
@@ -684,3 +692,18 @@ def test_another_engine_indexes_the_corpus(packaged, tmp_path):
     other.toks_indexer("toks", scale=1).index(packaged.get_corpus_iter())
     assert len(other) == len(LINES)
     assert json.loads((packaged.path / "pt_meta.json").read_text())["type"] == "sparse_index"
+
+
+@pytest.mark.parametrize(
+    "strings", [[], [""], ["d1", "", "d22"], ["ü", "d1", "\ud83d", "\ude00", "", "𝔡"]]
+)
+def test_a_table_gives_strings_one_by_one_and_together(strings, tmp_path):
+    with closing(storage.StringWriter(tmp_path / "ids")) as writer:
+        writer.extend(map(to_bytes, strings))
+    table = storage.StringTable(tmp_path / "ids")
+    assert list(table) == strings
+    order = np.array([*range(len(strings)), *range(len(strings))][::-1], dtype=np.int32)
+    assert table.take(order) == [strings[position] for position in order]
+    docnos = storage.Docnos(table)
+    assert docnos.take(order[::2]).tolist() == [strings[position] for position in order[::2]]
+    assert docnos.take(order).tolist() == [strings[position] for position in order]
