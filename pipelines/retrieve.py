@@ -408,7 +408,7 @@ class RM3(Retriever):
         """See `Retriever`. The depth is not reduced below that which feedback reads."""
         return super().fuse_rank_cutoff(k) if k >= self.fb_docs else None
 
-    def _queries(self, inp: pd.DataFrame) -> list[Any]:
+    def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
         """The rewritten queries, unless the index does all of it itself."""
         if not hasattr(self.index, "vectors"):
             return super()._queries(inp)

@@ -396,7 +396,7 @@ class SparseEncoder(Encoder):
         tokens: list[str] = self.tokenizer.convert_ids_to_tokens(numbers)
         return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
 
-    def check_queries_of(self, vocabulary: Sequence[str]) -> None:
+    def check_queries_of(self, vocabulary: Iterable[str]) -> None:
         """`InputError` if the queries have another vocabulary than an index."""
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
@@ -496,7 +496,7 @@ class Splade(SparseEncoder):
         _ = encoder.fingerprint
         return encoder
 
-    def check_queries_of(self, vocabulary: Sequence[str]) -> None:
+    def check_queries_of(self, vocabulary: Iterable[str]) -> None:
         if self.query_model and self._of_queries.vocabulary != list(vocabulary):
             raise InputError(
                 f"query_model='{self.query_model}' has another vocabulary than '{self.model}'",
