@@ -14,7 +14,7 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.fusion import best_first
-from soundingline.pipelines.rerank.reranker import merge_head_and_tail
+from soundingline.pipelines.rerank.reranker import merge_top_and_rest
 from soundingline.pipelines.stage import (
     Bound,
     Collection,
@@ -149,7 +149,7 @@ class LinkExpansion(Stage):
             }
         )
         if self.place == "below":
-            return merge_head_and_tail(ranking, added)[: self.depth]
+            return merge_top_and_rest(ranking, added)[: self.depth]
         documents = ranking["docno"].map(parent)
         own = documents.map(lambda docid: gains.get(docid, 0.0)).where(~documents.duplicated(), 0.0)
         rows = pd.concat([ranking.assign(score=ranking["score"] + own), added], ignore_index=True)

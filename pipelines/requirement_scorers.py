@@ -23,7 +23,7 @@ from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import sigmoid
-from soundingline.pipelines.rerank.reranker import Pair, Reranker
+from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import Counts, Newest, Texts
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import InputError, check_int, parse
@@ -160,10 +160,10 @@ class RerankerScorer:
 
     needs_llm = False
 
-    def __init__(self, scorer: Reranker, *, output: str = "logit") -> None:
+    def __init__(self, scorer: Scorer, *, output: str = "logit") -> None:
         if output not in OUTPUTS:
             raise InputError(f"output={output!r}", valid=", ".join(OUTPUTS))
-        if not isinstance(scorer, Reranker):
+        if not isinstance(scorer, Scorer):
             raise InputError(
                 f"{type(scorer).__name__} scores no pairs",
                 valid="a re-ranker that scores each pair by itself, such as monot5 or rankllama",
@@ -192,7 +192,8 @@ class RerankerScorer:
             for candidate in candidates
         ]
         pairs = list(dict.fromkeys(pair for row in rows for one in row for pair in _pairs(one)))
-        scores = dict(zip(pairs, self.scorer.score_pairs(pairs), strict=True))
+        values = self.scorer.score_pairs(*([pair[side] for pair in pairs] for side in (0, 1)))
+        scores = dict(zip(pairs, values, strict=True))
         self._counts.add(pairs=len(pairs), not_a_number=sum(map(math.isnan, scores.values())))
         return [self._document_score(row, scores) for row in rows]
 

@@ -11,7 +11,7 @@ import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from glob import escape
 from itertools import pairwise
 from operator import length_hint
@@ -43,7 +43,6 @@ from soundingline.pipelines.models import (
     stored_file,
     within_memory,
 )
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -53,7 +52,6 @@ from soundingline.toolkit.optional import check_optional, import_optional
 
 _STORAGES = {"float16": np.float16, "float32": np.float32}
 _SAMPLE = 1024  # units whose tokens are counted to estimate those of all
-_TEXTS = 256  # whose vectors the re-ranker holds at the same time
 _UNBOUNDED = 1 << 20
 # What only a multi-vector checkpoint's config_sentence_transformers.json has: PyLate's from before
 # there was a `model_type`.
@@ -254,75 +252,6 @@ class ColBERT(VectorRetriever):
             else:
                 body.query_length = self.query_max_length
         return model
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class ColBERTReranker(NeuralReranker):
-    """Re-ranks by MaxSim (Khattab and Zaharia, SIGIR 2020) in float32.
-
-    Args:
-        query_max_length: Tokens that hold a query. The default is the checkpoint's own.
-
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`;
-    `ColBERT` says which checkpoints can be read. The `counts` add `pairs`; the different texts that
-    were `encoded`, and those that were `truncated`. A text is encoded once for all queries of a
-    batch.
-
-    Example:
-        >>> pipe = index.bm25() >> ColBERTReranker(depth=50) >> MaxP()
-        >>> pipe.search("old river")  # doctest: +SKIP
-    """
-
-    model: str = field(default="colbert-ir/colbertv2.0", kw_only=False)
-    query_max_length: int | None = None
-
-    extra = "learned"
-    counted = ("pairs", "encoded", "truncated")
-
-    @shared_property
-    def encoder(self) -> ColBERT:
-        """The model, which encodes queries and texts."""
-        return ColBERT(
-            self.model,
-            revision=self.revision,
-            max_length=self.max_length,
-            query_max_length=self.query_max_length,
-            device=self.device,
-            dtype=self.dtype,
-            batch_tokens=self.batch_tokens,
-            storage="float32",
-        )
-
-    @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
-        return fingerprint("maxsim", self.encoder.fingerprint)
-
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        positions_of: dict[str, list[int]] = {}
-        for position, pair in enumerate(pairs):
-            positions_of.setdefault(pair.text, []).append(position)
-        queries = list(dict.fromkeys(pair.query for pair in pairs))
-        vectors = dict(zip(queries, self.encoder.encode_queries(queries), strict=True))
-        scores = [0.0] * len(pairs)
-        # Longest first, so that texts of similar length share a batch.
-        texts = sorted(positions_of, key=len, reverse=True)
-        for start in range(0, len(texts), _TEXTS):
-            part = texts[start : start + _TEXTS]
-            lengths = self.encoder.lengths(part)
-            truncated = sum(length > self.encoder.limit for length in lengths)
-            self.count.add(encoded=len(part), truncated=truncated)
-            for text, tokens in zip(part, self.encoder.encode(part), strict=True):
-                document = DocumentVectors(tokens, np.array([0, len(tokens)]))
-                positions = positions_of[text]
-                of_text = maxsim([vectors[pairs[index].query] for index in positions], document)
-                for position, score in zip(positions, of_text[:, 0].tolist(), strict=True):
-                    scores[position] = score
-        self.count.add(pairs=len(pairs))
-        return scores
-
-    def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that the model reads to their end; all of it if it fits."""
-        return self.encoder.windows(pair.text)
 
 
 def _check_kind(model: str, revision: str | None) -> None:

@@ -33,9 +33,6 @@ ARTIFACT_METADATA = {
 TERMS = "terms"
 UNITS = "units"
 TITLES = "titles"
-# Where the texts of a ranking are: an attribute of its frame, plain text, because pandas copies,
-# pickles and writes attributes with the frame.
-ATTRIBUTE = "soundingline_texts"
 TEXTS = "texts"
 
 

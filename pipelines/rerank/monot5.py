@@ -27,7 +27,7 @@ from soundingline.pipelines.models import (
     t5_tokenizer,
     within_memory,
 )
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -140,8 +140,8 @@ def _joined(query: str, text: str) -> str:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MonoT5(NeuralReranker):
-    """Re-ranks by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
+class MonoT5(NeuralScorer):
+    """Scores by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
     of `true` against `false`.
 
     The end of a document that is too long is cut, and never ` Relevant:`. A query that fills the
@@ -154,12 +154,12 @@ class MonoT5(NeuralReranker):
         max_length: Tokens of a prompt, up to 4096. The default is the tokenizer's (512 for T5, the
             length of monoT5's training).
 
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
+    Columns, `InputError`s and other arguments are those of `NeuralScorer` and `Scorer`. The
     `counts` add `pairs`; pairs with the document `truncated`, with a query that left it no room
     (`queries_too_long`), and with an empty document (`empty_texts`).
 
     Example:
-        >>> pipe = index.bm25() >> MonoT5(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(MonoT5(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 

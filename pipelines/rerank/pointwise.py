@@ -28,7 +28,7 @@ from soundingline.pipelines.prompting import (
     model_of,
     share,
 )
-from soundingline.pipelines.rerank.reranker import HeadReranker
+from soundingline.pipelines.rerank.reranker import Reranker
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint
@@ -48,8 +48,8 @@ _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Pointwise(HeadReranker):
-    """Orders the best `depth` rows of each query by the score that a language model gives to each
+class Pointwise(Reranker):
+    """Orders the rows of each query by the score that a language model gives to each
     row alone.
 
     `score` selects what the score of a pair is:
@@ -65,17 +65,16 @@ class Pointwise(HeadReranker):
     The last two request one token and its log-probabilities, which the server must return; a model
     must be set not to reason before it answers.
 
-    A row is at the end of the head if its answer has no score, was refused, or was not covered by
+    A row comes last if its answer has no score, was refused, or was not covered by
     the budget of its question (`budget.dollars`). Other errors of the model are raised.
 
-    Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
+    Columns and `InputError`s are those of `Reranker`; there must be a model. The `counts` are
     `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided` ones, where one of
     the two words was not listed; rows with `missing_text`; prompts `asked`, `retried`, and `shared`
     with another thread or process; with a cache `cache_hits` and `cache_misses`.
 
     Args:
         model: A `BlockingModel`. The default is the model of the collection.
-        depth, texts: See `HeadReranker`.
         score: `generated`, `expected` or `p_yes`.
         prompt: Path of a prompt with `{query}` and `{text}` that requests what `score` reads. The
             default is the package's own prompt.
@@ -88,7 +87,6 @@ class Pointwise(HeadReranker):
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
-    depth: int | None = 200
     score: str = "generated"
     prompt: str | None = None
     task: str = "general"
@@ -99,7 +97,6 @@ class Pointwise(HeadReranker):
     needs_llm = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_int("max_characters", self.max_characters)
         if self.score not in _PROMPT_OF:
             raise InputError(f"score is {self.score!r}", valid=", ".join(_PROMPT_OF))
@@ -143,12 +140,13 @@ class Pointwise(HeadReranker):
     def counts(self) -> Mapping[str, float]:
         return {**self._counts(), **self._llm.lookups}
 
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        texts = rows["text"].tolist()
         prompts = [
             self._prompt.filled({"query": query, "text": text[: self.max_characters]})
-            for query, text in zip(head["query"], texts, strict=True)
+            for query, text in zip(rows["query"], texts, strict=True)
         ]
-        qids = dict(zip(prompts, map(str, head["qid"]), strict=True))
+        qids = dict(zip(prompts, map(str, rows["qid"]), strict=True))
         replies = self._llm.of_stage(self).replies(qids)
         score_of = {prompt: self._read(reply) for prompt, reply in replies.items()}
         self._counts.add(pairs=len(prompts), missing_text=texts.count(""))

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import checkpoints
 from support.assertions import refused
+from support.pairs import sides
 
 from soundingline import pipelines
 from soundingline.pipelines import models
@@ -434,7 +435,7 @@ def scored(kind, **fixed):
 
     def result(folder, **given):
         words = " ".join(("mill", "river", "old", "the") * 40)
-        return kind(str(folder), **fixed, **given).score([Pair("the mill", words)])
+        return kind(str(folder), **fixed, **given).score(*sides([Pair("the mill", words)]))
 
     return result
 
