@@ -24,7 +24,7 @@ from support.pairs import sides
 
 from soundingline import pipelines
 from soundingline.pipelines import models
-from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
+from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.models import (
@@ -44,6 +44,7 @@ from soundingline.pipelines.models import (
     weight_bytes,
     within_memory,
 )
+from soundingline.pipelines.rerank.colbert import ColBERTReranker
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.rankllama import RankLLaMA

@@ -25,7 +25,7 @@ from soundingline.pipelines.requirement_scorers import (
 )
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.listwise import Listwise
-from soundingline.pipelines.rerank.reranker import Reranker
+from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.data import Unit, parent
@@ -56,7 +56,7 @@ WEY, NOTHING = Evidence("Wey", (SECOND,)), Evidence("wheat")
 CANDIDATE = CandidateDocument("barley Wey", "d", "Title", (BARLEY, WEY, NOTHING))
 
 
-class SharedWords(Reranker):
+class SharedWords(Scorer):
     """A pair scores the number of words that both sides share; not a number for `broken`."""
 
     fingerprint = "shared words"
@@ -65,7 +65,8 @@ class SharedWords(Reranker):
         super().__init__()
         self.pairs, self._broken = [], broken
 
-    def score(self, pairs):
+    def score(self, queries, texts):
+        pairs = list(map(Pair, queries, texts))
         self.pairs += pairs
         words = [len(set(pair.query.split()) & set(pair.text.split())) for pair in pairs]
         return [

@@ -5,7 +5,6 @@ import json
 import math
 import pickle
 import random
-import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 from support import checkpoints
-from support.llm_model import ScriptedPrompts, saying
+from support.llm_model import ScriptedPrompts, longest_first, points, reasoned
 from support.pairs import sides
 
 from soundingline.pipelines import models
@@ -31,7 +30,6 @@ from soundingline.pipelines.rerank.reranker import Pair, RerankTop, Scorer
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm.messages import Token
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -138,26 +136,6 @@ def of_loops(folder):
 def alone(reference, folder, pairs):
     with torch.no_grad():
         return [float(score) for score in map(reference(str(folder)), pairs)]
-
-
-# Models of language: what they say to a prompt depends on the length of the text.
-
-
-def points(prompt):
-    text = re.search(r"<document>\n(.*?)\n?</document>", prompt, re.DOTALL)[1]
-    return "no idea" if "nothing" in text else json.dumps({"score": len(text) % 100})
-
-
-def reasoned(prompt):
-    text = prompt.partition("\nPassage: ")[2].removesuffix("\n<think>")
-    true = (1 + len(text)) / 1000
-    top = {" true": math.log(true), " false": math.log(1 - true)}
-    return saying("It is.", tokens=(Token("</think>"), Token(" true", top[" true"], top)))
-
-
-def longest_first(prompt):
-    shown = re.findall(r"^\[(\d+)\] ?(.*)$", prompt.partition("<passages>")[2], re.MULTILINE)
-    return " > ".join(f"[{number}]" for number, _ in sorted(shown, key=lambda row: -len(row[1])))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
