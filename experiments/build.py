@@ -31,16 +31,15 @@ if TYPE_CHECKING:
 _WEIGHTS = "weights.json"
 
 
-def make(config: DictConfig, **objects: Any) -> Any:
-    """Instantiate one group's option: what its `_target_` gives, or a partial of it. The `objects`
-    are further arguments, which no configuration can hold.
+def make(config: DictConfig) -> Any:
+    """Instantiate one group's option: what its `_target_` gives, or a partial of it.
 
     `InputError` for an argument that the target does not take, a value of another type than its
     signature says, and whatever the target itself refuses.
     """
     check_arguments(config)
     try:
-        return instantiate(config, **objects)
+        return instantiate(config)
     except InstantiationException as error:
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None

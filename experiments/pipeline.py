@@ -290,7 +290,8 @@ def rerank_top(scorer: pt.Transformer, option: DictConfig) -> RerankTop:
         for name in set(top) - set(OF_RERANK_TOP):
             del top[name]
         top["_target_"] = f"{RerankTop.__module__}.{RerankTop.__name__}"
-    stage: RerankTop = make(top, scorer=scorer)
+        top["_partial_"] = True
+    stage: RerankTop = make(top)(scorer)
     return stage
 
 

@@ -74,6 +74,14 @@ class Reranker(Stage, ABC):
     as an empty one. `InputError` without the column `text`, and for a query that is not text.
 
     `RerankTop` adds texts, and re-ranks only the best rows.
+
+    Example:
+        >>> class Reversed(Reranker):
+        ...     def score_rows(self, rows):
+        ...         return range(len(rows))
+        >>> pipe = index.bm25() >> RerankTop(Reversed(), texts=index.texts)
+        >>> pipe.search("old river")["docno"].tolist()
+        ['d2%p0', 'd1%p0']
     """
 
     @abstractmethod

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import checkpoints
 from support.benchmarks import CORPUS, QRELS, QUERIES, TINY, write_beir
+from support.pairs import sides
 
 import soundingline.experiments.tune as tune_module
 from soundingline.experiments import distillation
