@@ -384,7 +384,7 @@ def with_literature_tools(
     if not isinstance(interface, Literature):
         return interface, {}
     # Here, because starting would wait for numba.
-    from soundingline.pipelines.requirement_scorers import DenseLocator, LexicalLocator
+    from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
 
     stages, prepared = built.stages, built.prepared
     passages = evidence_passages(built.benchmark, config)

@@ -14,13 +14,12 @@ from soundingline.experiments.distillation import examples
 from soundingline.experiments.training import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.chat_scorer import ChatScorer, read_answer
 from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.requirement_scorers import (
+from soundingline.pipelines.requirements.chat import ChatScorer, read_answer
+from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
+from soundingline.pipelines.requirements.scorers import (
     CachedRequirementScorer,
-    DenseLocator,
     FileScorer,
-    LexicalLocator,
     RerankerScorer,
 )
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
