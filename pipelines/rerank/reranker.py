@@ -11,8 +11,9 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, filterfalse, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,8 @@ _COUNTS = (
     "unscored",
     "nanoseconds",
 )
+
+_Item: TypeAlias = tuple[str, str, bool]  # a query, a text, and whether the best window counts
 
 
 class Pair(NamedTuple):
@@ -193,17 +196,16 @@ class Scorer(Reranker):
         return {**counts, "seconds": seconds}
 
     def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
-        columns = (rows["query"], rows["docno"].map(str), rows["text"])
-        scores = self._cached_scores(list(zip(*(each.tolist() for each in columns), strict=True)))
-        missing_text = int((rows["text"] == "").sum())
-        self._counts.add(missing_text=missing_text, unscored=sum(map(math.isnan, scores)))
+        texts = rows["text"].tolist()
+        scores = self._cached_scores(rows["query"].tolist(), rows["docno"].tolist(), texts)
+        self._counts.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
         return scores
 
     def score_pairs(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
         """What `score` returns, in batches shared with other threads and without the cache. A long
         text scores as its best window if `long_documents` says so."""
-        by_windows = self._by_windows
-        items = [(Pair(*pair), by_windows) for pair in zip(queries, texts, strict=True)]
+        by_windows = [self._by_windows] * len(queries)
+        items = list(zip(queries, texts, by_windows, strict=True))
         if not items:
             return []
         if not self.shares_batches:
@@ -211,8 +213,7 @@ class Scorer(Reranker):
         self._counts.add(gathered_requests=1)
         return self._batches.results(items, self._score_batch)
 
-    def _score_batch(self, items: Sequence[tuple[Pair, bool]]) -> list[float]:
-        """The scores of pairs, of some by their windows."""
+    def _score_batch(self, items: Sequence[_Item]) -> list[float]:
         different = list(dict.fromkeys(items))
         started, failed = time.perf_counter_ns(), True
         try:
@@ -229,39 +230,40 @@ class Scorer(Reranker):
         score_of = dict(zip(different, scores, strict=True))
         return [score_of[item] for item in items]
 
-    def _best_windows(self, items: Sequence[tuple[Pair, bool]]) -> list[float]:
+    def _best_windows(self, items: Sequence[_Item]) -> list[float]:
         """The score of each text's best window. A window without a score does not count."""
         # A text without a word may have no window.
         windows_of = [
-            (self.windows(*pair) if by_windows else []) or [pair.text] for pair, by_windows in items
+            (self.windows(query, text) if by_windows else None) or [text]
+            for query, text, by_windows in items
         ]
-        queries = [item[0].query for item, own in zip(items, windows_of, strict=True) for _ in own]
-        windows = [window for own in windows_of for window in own]
-        scores = np.array(list(map(float, self.score(queries, windows))))
-        if len(scores) != len(windows):
+        sizes = list(map(len, windows_of))
+        queries = [item[0] for item, size in zip(items, sizes, strict=True) for _ in range(size)]
+        scores = list(map(float, self.score(queries, list(chain(*windows_of)))))
+        if len(scores) != len(queries):
             raise InputError(
-                f"{type(self).__name__}.score returned {len(scores)} scores for {len(windows)} "
+                f"{type(self).__name__}.score returned {len(scores)} scores for {len(queries)} "
                 "pairs",
                 valid="one number for each pair, in the order of the pairs",
             )
-        cut = zip(items, windows_of, strict=True)
-        self._counts.add(windows=sum(len(own) for (_, by_windows), own in cut if by_windows))
-        starts = np.cumsum([0, *map(len, windows_of[:-1])])
-        best: list[float] = np.fmax.reduceat(scores, starts).tolist()
-        return best
+        cut = zip(items, sizes, strict=True)
+        self._counts.add(windows=sum(size for (*_, by_windows), size in cut if by_windows))
+        left = iter(scores)
+        every = (filterfalse(math.isnan, islice(left, size)) for size in sizes)
+        return [max(own, default=math.nan) for own in every]
 
-    def _cached_scores(self, rows: Sequence[tuple[str, str, str]]) -> list[float]:
-        """The scores of rows (query, docno, text), from the cache where it has them."""
+    def _cached_scores(
+        self, queries: Sequence[str], docnos: Sequence[Any], texts: Sequence[str]
+    ) -> list[float]:
+        """The scores of rows, from the cache where it has them."""
         folder = self.cache or (self.collection.caches if self.collection else None)
         if folder is None:
-            return self.score_pairs([row[0] for row in rows], [row[2] for row in rows])
+            return self.score_pairs(queries, texts)
         kind = self.fingerprint + (" max_passage" if self._by_windows else "")
         path = Path(folder) / f"rerank-{fingerprint(kind)}.sqlite"
         cache: ResultCache = self._caches.get(path, lambda: ResultCache(path))
-        keys = {
-            (query, docno, text): (kind, query, docno, text_hash(text))
-            for query, docno, text in rows
-        }
+        rows = list(zip(queries, map(str, docnos), texts, strict=True))
+        keys = {row: (kind, row[0], row[1], text_hash(row[2])) for row in rows}
         values = zip(keys, cache.get(list(keys.values())), strict=True)
         scores: dict[Any, float] = {row: score for row, score in values if score is not None}
         missing = [row for row in keys if row not in scores]
@@ -493,7 +495,7 @@ def merge_top_and_rest(top: pd.DataFrame, rest: pd.DataFrame) -> pd.DataFrame:
     for start, end in zip(starts, np.append(starts, len(order))[1:], strict=True):
         number = int(scored[start:end].sum())
         scores[start:end] = _continued(scores[start : start + number], scores[start + number : end])
-    return _by_score(rows.iloc[order], scores)
+    return _ranking(rows.iloc[order], scores, queries[order])
 
 
 def _continued(scores: NDArray[np.float64], old: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -509,12 +511,17 @@ def _continued(scores: NDArray[np.float64], old: NDArray[np.float64]) -> NDArray
 
 
 def _by_score(rows: pd.DataFrame, scores: NDArray[np.float64]) -> pd.DataFrame:
-    """The rows, which lie together query by query, by falling scores; `rank` counts from 0. Rows of
-    equal scores keep their order, and scores that are not numbers come last."""
+    """The rows, which lie together query by query, by falling scores. Rows of equal scores keep
+    their order, and scores that are not numbers come last."""
     queries = pd.factorize(rows["qid"])[0]
     order = np.lexsort((-scores, queries))
-    ranks = np.arange(len(order)) - np.searchsorted(queries, queries) + pt.model.FIRST_RANK
-    return rows.iloc[order].reset_index(drop=True).assign(score=scores[order], rank=ranks)
+    return _ranking(rows.iloc[order], scores[order], queries)
+
+
+def _ranking(rows: pd.DataFrame, scores: NDArray[Any], queries: NDArray[Any]) -> pd.DataFrame:
+    """Rows in their new order with their scores and ranks. `queries` are numbers that rise."""
+    ranks = np.arange(len(rows)) - np.searchsorted(queries, queries) + pt.model.FIRST_RANK
+    return rows.reset_index(drop=True).assign(score=scores, rank=ranks)
 
 
 def _rows_by_document(frame: pd.DataFrame) -> pd.MultiIndex:
