@@ -83,7 +83,7 @@ class SharedBatches:
             if len(requests) == 1:
                 requests[0].set_exception(error)
             else:
-                for request in filter(lambda each: each.wanted, requests):
+                for request in requests:
                     self._answer([request], compute)
         else:
             self._in_work = []

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import weakref
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from support.documents import ROOT
 from support.needs import cases
 from support.pairs import sides
 
-from soundingline.pipelines.rerank.batches import SharedBatches
+from soundingline.pipelines.rerank.batches import SharedBatches, _Request
 from soundingline.pipelines.rerank.reranker import (
     Pair,
     RerankTop,
@@ -193,6 +193,29 @@ def test_all_queries_of_a_frame_are_scored_in_one_call_and_equal_pairs_once():
     got = scorer(frame)
     assert scorer.calls == [[Pair("q", "same"), Pair("r", "same")]]
     assert got[["qid", "docno"]].to_numpy().tolist() == [["q", "d1"], ["q", "d2"], ["r", "d1"]]
+
+
+def test_a_scorer_alone_puts_the_best_rows_first_and_equal_ones_by_their_ranks():
+    rows = [
+        ("q", "d1", "a"),
+        ("r", "d2", "bb"),
+        ("q", "d3", "cc"),
+        ("q", "d4", "dd"),
+        ("r", "d5", "e"),
+    ]
+    told = {"a": NAN, "e": NAN}
+    frame = ranking(*rows).iloc[[3, 0, 4, 2, 1]]
+    got = Lengths(told=told)(frame)
+    assert got[["qid", "docno", "rank"]].to_numpy().tolist() == [
+        ["q", "d3", 0],
+        ["q", "d4", 1],
+        ["q", "d1", 2],
+        ["r", "d2", 0],
+        ["r", "d5", 1],
+    ]
+    # No made-up score, which a cache of scores would keep.
+    assert got["score"].isna().tolist() == [False, False, True, False, True]
+    assert RerankTop(Lengths(told=told))(frame)["score"].notna().all()
 
 
 # Long documents
@@ -572,19 +595,20 @@ def test_a_batch_is_wanted_while_one_of_its_threads_waits():
     assert sorted(map(len, turns)) == [1, 2]
 
 
-def test_a_request_that_is_interrupted_while_it_waits_is_not_computed(crowd):
+def test_a_request_that_is_interrupted_while_it_waits_is_not_computed(crowd, monkeypatch):
+    def stopped(request):
+        raise Stopped
+
     recorder = crowd.recorder
     recorder.held.clear()
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1) as pool:
         first = pool.submit(scored_together, recorder, pairs("a"))
         assert recorder.entered.wait(30)
-        second = pool.submit(scored_together, recorder, pairs("bb"))
-        until(lambda: len(waiting(recorder)) == 1)
-        (request,) = waiting(recorder)
-        assert request.cancel()
+        with monkeypatch.context() as patched, pytest.raises(Stopped):
+            patched.setattr(_Request, "result", stopped)
+            scored_together(recorder, pairs("bb"))
         recorder.held.set()
         assert first.result(30) == [1.0]
-        assert isinstance(second.exception(30), CancelledError)
     assert scored_together(recorder, pairs("ccc")) == [3.0]
     assert recorder.calls == [pairs("a"), pairs("ccc")]
 
