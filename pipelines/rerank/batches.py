@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
-
-class Abandoned(Exception):
-    """Nobody waits for the batch in work any more."""
+Compute: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class _Request(Future[list[Any]]):
@@ -35,9 +33,7 @@ class SharedBatches:
     def __reduce__(self) -> Any:
         return SharedBatches, ()
 
-    def results(
-        self, items: Sequence[Any], compute: Callable[[Sequence[Any]], Sequence[Any]]
-    ) -> list[Any]:
+    def results(self, items: Sequence[Any], compute: Compute) -> list[Any]:
         """One result for each item, by `compute`, which receives the items of other requests too.
         If it fails, it is called for one request after the other, so that an error is raised only
         in the thread whose items cause it."""
@@ -55,13 +51,13 @@ class SharedBatches:
             request.cancel()
 
     def check_wanted(self) -> None:
-        """Raise `Abandoned` if the batch in work was interrupted (Ctrl-C) in every thread that
+        """Raise `CancelledError` if the batch in work was interrupted (Ctrl-C) in every thread that
         waited for it. Call it between the parts of a long computation."""
         requests = self._in_work
         if requests and not any(request.wanted for request in requests):
-            raise Abandoned
+            raise CancelledError
 
-    def _work(self, compute: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+    def _work(self, compute: Compute) -> None:
         while requests := self._taken():
             self._answer(requests, compute)
 
@@ -71,9 +67,7 @@ class SharedBatches:
             self._waiting, self._running = [], bool(requests)
             return requests
 
-    def _answer(
-        self, requests: list[_Request], compute: Callable[[Sequence[Any]], Sequence[Any]]
-    ) -> None:
+    def _answer(self, requests: list[_Request], compute: Compute) -> None:
         """Answer the requests by one batch, or one by one if it fails."""
         self._in_work = requests
         try:

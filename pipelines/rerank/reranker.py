@@ -95,9 +95,7 @@ class Reranker(Stage, ABC):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """Re-rank the queries of a frame; all of their rows are scored together."""
         inp = as_pyterrier(inp)
-        if {"qid", "docno", "query", "text"} - set(inp.columns) == {"text"} and len(inp):
-            raise _no_texts(self)
-        check_rows(inp, ["query", "text"], self)
+        _check_rows(inp, self, reads_text=True)
         rows, _ = split_top(inp, None)
         scores = self.score_rows(rows.assign(text=_strings(rows["text"]))) if len(rows) else []
         return _by_score(rows, np.array(scores, dtype=float))
@@ -435,11 +433,7 @@ class RerankTop(Stage):
         """Re-rank the queries of a frame; the best rows of all of them are scored together."""
         inp = as_pyterrier(inp)
         texts = self.texts or (self.collection.texts if self.collection else None)
-        reads_text = isinstance(self.scorer, Reranker) and not texts
-        if reads_text and len(inp) and "text" not in inp.columns:
-            pt.validate.result_frame(inp, extra_columns=["query"], context=self)
-            raise _no_texts(self)
-        check_rows(inp, ["query", "text"] if reads_text else ["query"], self)
+        _check_rows(inp, self, reads_text=isinstance(self.scorer, Reranker) and not texts)
         ordered = not {"rank", "score"}.isdisjoint(inp.columns)
         top, rest = split_top(inp, self.depth if ordered else None)
         scores = self._scores(top, _with_texts(top, texts)) if len(top) else []
@@ -530,10 +524,14 @@ def _rows_by_document(frame: pd.DataFrame) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(keys.assign(row=keys.groupby(["qid", "docno"]).cumcount()))
 
 
-def check_rows(frame: pd.DataFrame, columns: Sequence[str], stage: Stage) -> None:
-    """PyTerrier's error for `columns` that are missing in a ranking, and `InputError` for queries
-    that are not text."""
-    pt.validate.result_frame(frame, extra_columns=list(columns), context=stage)
+def _check_rows(frame: pd.DataFrame, stage: Stage, reads_text: bool) -> None:
+    """`InputError` if rows have no text to read and for queries that are not text; PyTerrier's
+    error for other missing columns."""
+    lacks_text = reads_text and len(frame) > 0 and "text" not in frame.columns
+    columns = ["query", "text"] if reads_text and not lacks_text else ["query"]
+    pt.validate.result_frame(frame, extra_columns=columns, context=stage)
+    if lacks_text:
+        raise _no_texts(stage)
     for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
         if not isinstance(query, str):
             raise InputError(f"the query {qid!r} is {query!r}", do="give each query as text")
