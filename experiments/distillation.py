@@ -27,7 +27,7 @@ from soundingline.experiments.pipeline import (
     caches_folder,
     evidence_encoder,
     evidence_passages,
-    librarian_option,
+    option_of,
     with_literature_tools,
     writes_obfuscated,
 )
@@ -380,7 +380,7 @@ def _calibrate(
             f"scorer.scorer.model={dump_json(str(folder / 'student')).strip()}",
         ]
     )
-    student: RequirementScorer = make(librarian_option(chosen.config, "scorer"))
+    student: RequirementScorer = make(option_of(chosen.config, "scorer"))
     held = [row for row in rows if row["query"] in calibrating | checking]
     scored = student.score(_candidates(settings, benchmark, held))
     student.close()

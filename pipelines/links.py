@@ -13,7 +13,7 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.rerank.reranker import merge_head_and_tail
+from soundingline.pipelines.rerank.reranker import merge_top_and_rest
 from soundingline.pipelines.stage import (
     Collection,
     Counts,
@@ -148,7 +148,7 @@ class LinkExpansion(Stage):
             }
         )
         if self.place == "below":
-            return merge_head_and_tail(ranking, added)[: self.depth]
+            return merge_top_and_rest(ranking, added)[: self.depth]
         documents = ranking["docno"].map(parent)
         own = documents.map(lambda docid: gains.get(docid, 0.0)).where(~documents.duplicated(), 0.0)
         rows = pd.concat([ranking.assign(score=ranking["score"] + own), added], ignore_index=True)

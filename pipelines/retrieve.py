@@ -28,7 +28,6 @@ from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
-from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
@@ -127,20 +126,16 @@ class Retriever(Stage):
                     valid.result_frame(extra_columns=[column])
         inp = as_pyterrier(inp)
         if "docno" in inp.columns:
-            out = self._scored(inp)
-        elif len(inp):
+            return self._scored(inp)
+        if len(inp):
             queries = self._queries(inp)
             rankings: list[Any] = [None] * len(queries)
             for model, places in self._models(inp["qid"].tolist()):
                 found = self.index.rank([queries[n] for n in places], model, self.depth)
                 for place, ranking in zip(places, found, strict=True):
                     rankings[place] = ranking
-            out = ranked(inp, rankings)
-        else:
-            out = ranked(inp, [])
-        if path := getattr(self.index, "texts_path", ""):
-            out.attrs[ATTRIBUTE] = path
-        return out
+            return ranked(inp, rankings)
+        return ranked(inp, [])
 
     def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
         column = next(name for name in self.query_columns if name in inp.columns)

@@ -7,7 +7,7 @@ if it is compressed. The re-ranker encodes documents when it scores them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,19 +21,15 @@ from soundingline.pipelines.checkpoint import (
 from soundingline.pipelines.device import pack_linear_layers, within_memory
 from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
 from soundingline.pipelines.learned.vectors import (
-    DocumentVectors,
     MultiVectorEngine,
     VectorEncoder,
-    maxsim,
 )
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.pipelines.windows import replace_surrogates, split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 
 _STORAGES = {"float16": np.float16, "float32": np.float32}
-_TEXTS = 256  # whose vectors the re-ranker holds at the same time
 _UNBOUNDED = 1 << 20
 # What only a multi-vector checkpoint's config_sentence_transformers.json has: PyLate's from before
 # there was a `model_type`.
@@ -180,72 +176,3 @@ class ColBERT(VectorEncoder):
 
 
 colbert_retriever = retriever_of(MultiVectorEngine, ColBERT)
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class ColBERTReranker(NeuralReranker):
-    """Re-ranks by MaxSim (Khattab and Zaharia, SIGIR 2020) in float32.
-
-    Args:
-        query_max_length: Tokens that hold a query. The default is the checkpoint's own.
-
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`;
-    `ColBERT` says which checkpoints can be read. The `counts` add `pairs`; the different texts that
-    were `encoded`, and those that were `truncated`. A text is encoded once for all queries of a
-    batch.
-
-    Example:
-        >>> pipe = index.bm25() >> ColBERTReranker(depth=50) >> MaxP()
-        >>> pipe.search("old river")  # doctest: +SKIP
-    """
-
-    model: str = field(default="colbert-ir/colbertv2.0", kw_only=False)
-    query_max_length: int | None = None
-
-    extra = "learned"
-    counted = ("pairs", "encoded", "truncated")
-
-    @shared_property
-    def encoder(self) -> ColBERT:
-        """The model, which encodes queries and texts."""
-        return ColBERT(
-            self.model,
-            revision=self.revision,
-            max_length=self.max_length,
-            query_max_length=self.query_max_length,
-            device=self.device,
-            dtype=self.dtype,
-            batch_tokens=self.batch_tokens,
-            storage="float32",
-        )
-
-    @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
-        return fingerprint("maxsim", self.encoder.fingerprint)
-
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        positions_of: dict[str, list[int]] = {}
-        for position, pair in enumerate(pairs):
-            positions_of.setdefault(pair.text, []).append(position)
-        queries = list(dict.fromkeys(pair.query for pair in pairs))
-        vectors = dict(zip(queries, self.encoder.encode_queries(queries), strict=True))
-        scores = [0.0] * len(pairs)
-        # Longest first, so that texts of similar length share a batch.
-        texts = sorted(positions_of, key=len, reverse=True)
-        for start in range(0, len(texts), _TEXTS):
-            part = texts[start : start + _TEXTS]
-            lengths = self.encoder.lengths(part)
-            truncated = sum(length > self.encoder.limit for length in lengths)
-            self.count.add(encoded=len(part), truncated=truncated)
-            for text, tokens in zip(part, self.encoder.encode(part), strict=True):
-                document = DocumentVectors(tokens, np.array([0, len(tokens)]))
-                positions = positions_of[text]
-                of_text = maxsim([vectors[pairs[index].query] for index in positions], document)
-                for position, score in zip(positions, of_text[:, 0].tolist(), strict=True):
-                    scores[position] = score
-        self.count.add(pairs=len(pairs))
-        return scores
-
-    def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that the model reads to their end; all of it if it fits."""
-        return self.encoder.windows(pair.text)

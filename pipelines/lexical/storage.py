@@ -34,9 +34,6 @@ ARTIFACT_FORMAT = "soundingline"
 TERMS = "terms"
 UNITS = "units"
 TITLES = "titles"
-# Where the texts of a ranking are: an attribute of its frame, plain text, because pandas copies,
-# pickles and writes attributes with the frame.
-ATTRIBUTE = "soundingline_texts"
 TEXTS = "texts"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import in_float32, pack_linear_layers
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.pipelines.windows import least_window, replace_surrogates, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
@@ -116,18 +116,18 @@ class CrossEncoderInputs:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CrossEncoder(NeuralReranker):
-    """Re-ranks by a cross-encoder (Nogueira and Cho, 2019).
+class CrossEncoder(NeuralScorer):
+    """Scores by a cross-encoder (Nogueira and Cho, 2019).
 
     A score is the output of a classifier with one label; with two labels, that of the second less
     that of the first. If a pair is too long, its longer side is cut first. Names of special tokens
     in a query or a text (`[SEP]`) are read as text.
 
-    Columns, `InputError`s and arguments are those of `NeuralReranker` and `Reranker`; `max_length`
+    Columns, `InputError`s and arguments are those of `NeuralScorer` and `Scorer`; `max_length`
     is at least 8. The `counts` add `truncated` pairs.
 
     Example:
-        >>> pipe = index.bm25() >> CrossEncoder(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(CrossEncoder(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 

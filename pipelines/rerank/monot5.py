@@ -21,7 +21,7 @@ from soundingline.pipelines.checkpoint import (
     t5_tokenizer,
 )
 from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.pipelines.windows import least_window, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
@@ -129,8 +129,8 @@ def _joined(query: str, text: str) -> str:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MonoT5(NeuralReranker):
-    """Re-ranks by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
+class MonoT5(NeuralScorer):
+    """Scores by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
     of `true` against `false`.
 
     The end of a document that is too long is cut, and never ` Relevant:`. A query that fills the
@@ -143,12 +143,12 @@ class MonoT5(NeuralReranker):
         max_length: Tokens of a prompt, up to 4096. The default is the tokenizer's (512 for T5, the
             length of monoT5's training).
 
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
+    Columns, `InputError`s and other arguments are those of `NeuralScorer` and `Scorer`. The
     `counts` add `pairs`; pairs with the document `truncated`, with a query that left it no room
     (`queries_too_long`), and with an empty document (`empty_texts`).
 
     Example:
-        >>> pipe = index.bm25() >> MonoT5(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(MonoT5(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 

@@ -28,7 +28,7 @@ from soundingline.pipelines.prompting import (
     json_answer,
     share,
 )
-from soundingline.pipelines.rerank.reranker import HeadReranker
+from soundingline.pipelines.rerank.reranker import Reranker
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import OutOfMoney, Truncated
@@ -46,8 +46,8 @@ _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Pointwise(LlmStep, HeadReranker):
-    """Orders the best `depth` rows of each query by the score that a language model gives to each
+class Pointwise(LlmStep, Reranker):
+    """Orders the rows of each query by the score that a language model gives to each
     row alone.
 
     `score` selects what the score of a pair is:
@@ -63,16 +63,15 @@ class Pointwise(LlmStep, HeadReranker):
     The last two request one token and its log-probabilities, which the server must return; a model
     must be set not to reason before it answers.
 
-    A row is at the end of the head if its answer has no score, was refused, or was not covered by
+    A row comes last if its answer has no score, was refused, or was not covered by
     the budget of its question (`budget.dollars`). Other errors of the model are raised.
 
-    Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
+    Columns and `InputError`s are those of `Reranker`; there must be a model. The `counts` are
     `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided` ones, where one of
     the two words was not listed; rows with `missing_text`; and those of `LlmStep`.
 
     Args:
         model: A `BlockingModel`. The default is the model of the collection.
-        depth, texts: See `HeadReranker`.
         score: `generated`, `expected` or `p_yes`.
         prompt: Path of a prompt with `{query}` and `{text}` that requests what `score` reads. The
             default is the package's own prompt.
@@ -85,7 +84,6 @@ class Pointwise(LlmStep, HeadReranker):
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
-    depth: int | None = 200
     score: str = "generated"
     prompt: str | None = None
     task: str = "general"
@@ -96,7 +94,6 @@ class Pointwise(LlmStep, HeadReranker):
     counted = ("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_int("max_characters", self.max_characters)
         if self.score not in _PROMPT_OF:
             raise InputError(f"score is {self.score!r}", valid=", ".join(_PROMPT_OF))
@@ -130,12 +127,13 @@ class Pointwise(LlmStep, HeadReranker):
     def reading(self) -> Sequence[Any]:
         return self.max_characters, *([self.score] if self.needs_logprobs else [])
 
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        texts = rows["text"].tolist()
         prompts = [
             self._prompt.filled({"query": query, "text": text[: self.max_characters]})
-            for query, text in zip(head["query"], texts, strict=True)
+            for query, text in zip(rows["query"], texts, strict=True)
         ]
-        replies = dict(zip(prompts, self.ask(prompts, map(str, head["qid"])), strict=True))
+        replies = dict(zip(prompts, self.ask(prompts, map(str, rows["qid"])), strict=True))
         # An equal prompt is read and counted once.
         score_of = {prompt: self._read(reply) for prompt, reply in replies.items()}
         self._counts.add(pairs=len(prompts), missing_text=texts.count(""))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import padded
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared_property
 from soundingline.pipelines.windows import split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
@@ -139,8 +139,8 @@ class RankLlamaPrompts:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RankLLaMA(NeuralReranker):
-    """Re-ranks by RankLLaMA (Ma et al., SIGIR 2024): a score is the raw output of the model.
+class RankLLaMA(NeuralScorer):
+    """Scores by RankLLaMA (Ma et al., SIGIR 2024): a score is the raw output of the model.
 
     A document that is too long is cut, and a query only if it would take more than half of
     `max_length`. White space becomes single spaces, as in the texts of the training data.
@@ -154,11 +154,11 @@ class RankLLaMA(NeuralReranker):
             that were trained so.
         query_prefix, document_prefix: What is put in front of query and document.
 
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
+    Columns, `InputError`s and other arguments are those of `NeuralScorer` and `Scorer`. The
     `counts` add pairs with the document `truncated`, or the query (`queries_truncated`).
 
     Example:
-        >>> pipe = index.bm25() >> RankLLaMA(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(RankLLaMA(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 

@@ -44,11 +44,11 @@ from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
 from soundingline.experiments.serve.server import prepared_process
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.chat_scorer import ChatScorer
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine, phrases_manifest
 from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
 from soundingline.pipelines.enrich.phrases import PhraseSource
 from soundingline.pipelines.lexical.index import LexicalEngine
+from soundingline.pipelines.requirements.chat import ChatScorer
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document, Hit, Ranking, SearchResult, Topic

@@ -402,7 +402,7 @@ def rerank(pairs=1000, exact=100, rounds=5, shape="", device=""):
             if dtype == "float32":
                 single = reference(drawn[:exact], size=1)
             tried = {size: partial(reference, size=size) for size in PAIRS}
-            systems[f"ours, {dtype}"] = MonoT5(folder, dtype=dtype, device=device).score
+            systems[f"ours, {dtype}"] = _scored(MonoT5(folder, dtype=dtype, device=device))
             for size in {4, fastest(tried, drawn[: max(PAIRS)], clock)}:
                 systems[f"pyterrier_t5, {dtype}, {size} pairs a batch"] = tried[size]
         size = -(-len(drawn) // rounds)
@@ -427,6 +427,11 @@ def rerank(pairs=1000, exact=100, rounds=5, shape="", device=""):
     )
     head = ["system", "pairs/s", "times pyterrier_t5's default", "Kendall tau to our float32"]
     yield Table(head, rows)
+
+
+def _scored(scorer):
+    """A scorer as a function of pairs."""
+    return lambda pairs: scorer.score([each.query for each in pairs], [each.text for each in pairs])
 
 
 def _save_t5(folder, shape, tokenizer):

@@ -550,7 +550,7 @@ def test_replays_with_different_scorers_are_different_cells(working):
     manifests = [read_json(cell / "manifest.json") for cell in cells]
     assert sorted(row["factors"]["scorer"] for row in manifests) == ["file", "overlap"]
     targets = {row["factors"]["scorer"]: row["config"]["scorer"]["_target_"] for row in manifests}
-    assert targets["file"] == "soundingline.pipelines.requirement_scorers.FileScorer"
+    assert targets["file"] == "soundingline.pipelines.requirements.scorers.FileScorer"
     assert targets["overlap"] == "soundingline.agents.literature.OverlapScorer"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import checkpoints
 from support.benchmarks import CORPUS, QRELS, QUERIES, TINY, write_beir
+from support.pairs import sides
 
 import soundingline.experiments.tune as tune_module
 from soundingline.experiments import distillation
@@ -485,7 +486,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(labels, t
     config = transformers.BertConfig(**{**network.config.to_dict(), "num_labels": labels})
     folder = checkpoints.save_network(tmp_path / "start", type(network)(config), tokenizer)
     pairs = [example.pair for example in LEARNT]
-    good, bad = CrossEncoder(folder, device="cpu", dtype="float32").score(pairs)
+    good, bad = CrossEncoder(folder, device="cpu", dtype="float32").score(*sides(pairs))
     expected = (math.log1p(math.exp(-good)) + math.log1p(math.exp(bad))) / 2
     (loss,) = fit(
         "cross_encoder", *load("cross_encoder", folder), LEARNT, steps=1, batch=2, rate=1e-9

@@ -4,7 +4,6 @@ oracle: judged evidence first, in the units that are indexed, and its base behin
 `soundingline.pipelines` exports: names, docstrings, imports, short pipelines."""
 
 import importlib
-import json
 import re
 import socket
 import subprocess
@@ -677,9 +676,10 @@ WITHOUT_PAPER = (
     "LearnedRetriever",
     "LinkExpansion",
     "OracleRetriever",
+    "RerankTop",
     "Reranker",
-    "RerankHead",
     "Retriever",
+    "Scorer",
 )
 
 
@@ -749,14 +749,14 @@ def instances(tmp_path):
         "Q2Q": {"cache": tmp_path / "cache", "max_output_tokens": 7},
         "RM3": {"index": index, "fb_docs": 3},
         "ReciprocalRankFusion": {"k": 7},
-        "RerankHead": {"stage": Doubled(), "depth": 5, "texts": index.texts},
+        "RerankTop": {"scorer": Doubled(), "depth": 5, "texts": index.texts},
         "Retriever": {"index": phrases, "depth": 9},
     }
     fused = {
         "Interpolation": (index.bm25(), index.ql(mu=7)),
         "ReciprocalRankFusion": (index.ql(), index.bm25(), phrases.bm25(depth=2) >> Doubled()),
     }
-    abstract = {"Stage", "Reranker"}
+    abstract = {"Stage", "Reranker", "Scorer"}
     found = [(name, getattr(pipelines, name)) for name in pipelines.__all__]
     stages = {name: kind for name, kind in found if issubclass(kind, pt.Transformer)}
     assert set(arguments) <= set(stages)
@@ -788,15 +788,15 @@ def test_the_representation_of_every_stage_is_code_that_makes_it_again(instances
 
 def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
     """PyTerrier's schematics draw a pipeline as HTML, which loads nothing."""
-    from soundingline.pipelines import MaxP, MonoT5
+    from soundingline.pipelines import MaxP, MonoT5, RerankTop
 
     monkeypatch.setattr(pt.documentation, "objects_inv", lambda: pytest.fail("a page is looked up"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host is looked up"))
     for name, stage in instances.items():
         if isinstance(stage, pt.Transformer) and not isinstance(stage, pt.Indexer):
             assert type(stage).__name__ in pt.schematic.draw(stage), name
-    drawn = pt.schematic.draw(instances["BM25"] >> MonoT5(depth=50) >> MaxP())
-    assert all(label in drawn for label in ("BM25", "MonoT5 %50", "MaxP"))
+    drawn = pt.schematic.draw(instances["BM25"] >> RerankTop(MonoT5(), depth=50) >> MaxP())
+    assert all(label in drawn for label in ("BM25", "RerankTop", "MonoT5", "MaxP"))
     assert not re.search(r"(src|href)=.https?:", drawn)
 
 
@@ -833,14 +833,15 @@ def tiny_monot5(tmp_path):
 
 EXPERIMENT = """
 import pyterrier as pt
-from soundingline.pipelines import LexicalIndex, MonoT5, MaxP
+from soundingline.pipelines import LexicalIndex, MonoT5, MaxP, RerankTop
 index = LexicalIndex.build([{"docno": "d1%p0", "text": "the old mill"}], "my-index")
-pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(depth=50) >> MaxP()
+top = RerankTop(MonoT5(), depth=50, texts=index.texts)
+pipe = index.bm25(k1=25, b=1.0, depth=1000) >> top >> MaxP()
 table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "ndcg_cut_10"])
 """
 
 
-def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_warning(
+def test_an_experiment_of_two_pipelines_is_five_lines_and_validated_without_a_warning(
     tiny_monot5, tmp_path, monkeypatch
 ):
     from soundingline import pipelines
@@ -858,21 +859,3 @@ def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_wa
     assert isinstance(table, pd.DataFrame)
     assert table[["map", "ndcg_cut_10"]].to_numpy().tolist() == [[1.0, 1.0]] * 2
     assert not [str(item.message) for item in caught if "validated" in str(item.message)]
-
-
-def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5, tmp_path):
-    from soundingline.pipelines import LexicalIndex, MaxP, MonoT5
-
-    rows = [{"docno": f"d{n}%p0", "text": f"the old mill {n}"} for n in range(4)]
-    index = LexicalIndex.build(rows, tmp_path / "my-index")
-    pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(tiny_monot5, depth=2) >> MaxP()
-    queries = pd.DataFrame({"qid": ["1"], "query": ["mill"]})
-    ranking = pipe(queries)
-    texts = {row["docno"]: row["text"] for row in rows}
-    given = index.bm25(k1=25, b=1.0)(queries)
-    given["text"] = [texts[docno] for docno in given["docno"]]
-    pd.testing.assert_frame_equal(
-        ranking, (MonoT5(tiny_monot5, depth=2) >> MaxP())(given).drop(columns="text")
-    )
-    # A frame with attributes that JSON cannot hold could not be written as Parquet.
-    assert json.loads(json.dumps(given.attrs)) == given.attrs != {}

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import checkpoints
 from support.assertions import refused
+from support.pairs import sides
 
 from soundingline import pipelines
 from soundingline.pipelines import device
@@ -40,9 +41,10 @@ from soundingline.pipelines.device import (
     pack_linear_layers,
     within_memory,
 )
-from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
+from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.splade import Splade
+from soundingline.pipelines.rerank.colbert import ColBERTReranker
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
@@ -438,7 +440,7 @@ def scored(kind, **fixed):
 
     def result(folder, **given):
         words = " ".join(("mill", "river", "old", "the") * 40)
-        return kind(str(folder), **fixed, **given).score([Pair("the mill", words)])
+        return kind(str(folder), **fixed, **given).score(*sides([Pair("the mill", words)]))
 
     return result
 

@@ -14,13 +14,10 @@ from safetensors.numpy import load_file, save_file
 from support import checkpoints
 from support.assertions import refused
 from support.needs import cases
+from support.pairs import sides
 
 from soundingline.pipelines.learned import vectors as module
-from soundingline.pipelines.learned.colbert import (
-    ColBERT,
-    ColBERTReranker,
-    colbert_retriever,
-)
+from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
 from soundingline.pipelines.learned.vectors import (
     DocumentVectors,
     MultiVectorEngine,
@@ -28,6 +25,7 @@ from soundingline.pipelines.learned.vectors import (
     TorchSearch,
     maxsim,
 )
+from soundingline.pipelines.rerank.colbert import ColBERTReranker
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -377,7 +375,7 @@ def stage_of(model, **changed):
 
 def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model):
     scorer = stage_of(model, max_length=16)
-    scorer.score(PAIRS)
+    scorer.score(*sides(PAIRS))
     assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
 
 

@@ -14,7 +14,7 @@ from soundingline.pipelines.prompting import (
     json_answer,
     json_object,
 )
-from soundingline.pipelines.requirement_scorers import CachedRequirementScorer, without_scored
+from soundingline.pipelines.requirements.scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
 from soundingline.toolkit.errors import is_number
 from soundingline.toolkit.files import fingerprint
