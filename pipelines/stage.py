@@ -517,12 +517,3 @@ class LRUCache:
             while len(self._values) > self._most:
                 self._values.popitem(last=False)
         return [known[key] for key in keys]
-
-
-# The names that the stages of learned models and re-rankers have for these.
-MadeOnce, Newest = LazyValues, LRUCache
-
-
-def shared_property(make: Callable[[Any], Value]) -> Value:
-    """A property of `shared`."""
-    return property(shared(make))  # type: ignore[return-value]

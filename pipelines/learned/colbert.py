@@ -24,7 +24,7 @@ from soundingline.pipelines.learned.vectors import (
     MultiVectorEngine,
     VectorEncoder,
 )
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import replace_surrogates, split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -90,7 +90,8 @@ class ColBERT(VectorEncoder):
         content = self._checkpoint.checked().fingerprint
         return fingerprint("colbert", content, {**self.settings, **of_index})
 
-    @shared_property
+    @property
+    @shared
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(_KIND, self.model, self.revision)
 
@@ -158,7 +159,8 @@ class ColBERT(VectorEncoder):
             )
         return [np.asarray(rows, dtype=np.float32) for rows in vectors]
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
         model = self._checkpoint.load(self.placement)
         pack_linear_layers(model[0])

@@ -25,7 +25,7 @@ from soundingline.pipelines.device import (
 )
 from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
 from soundingline.pipelines.learned.vectors import VectorEncoder, VectorEngine
-from soundingline.pipelines.stage import Collection, shared_property
+from soundingline.pipelines.stage import Collection, shared
 from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
@@ -109,7 +109,8 @@ class Dense(VectorEncoder):
         self._checkpoint.checked(**{name: getattr(self, name) for name in names})
         return fingerprint("dense", self._checkpoint.fingerprint, {**self.settings, **of_index})
 
-    @shared_property
+    @property
+    @shared
     def _checkpoint(self) -> Checkpoint:
         kind = BODY if self.pooling else _POOLED
         return Checkpoint(kind, self.model, self.revision, self.base)
@@ -128,7 +129,8 @@ class Dense(VectorEncoder):
     def of(self, collection: Collection) -> Dense:
         return self._of_whole_documents if collection.whole_documents else self
 
-    @shared_property
+    @property
+    @shared
     def _of_whole_documents(self) -> Dense:
         longest = self.document_max_length
         return replace(self, max_length=longest, document_max_length=None) if longest else self
@@ -156,7 +158,8 @@ class Dense(VectorEncoder):
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
             return self._network.vectors(items, side)
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> _SentenceModel | _PooledModel:
         if self.pooling is not None:
             return _PooledModel(self._checkpoint, self.placement, self)

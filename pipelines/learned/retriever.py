@@ -35,9 +35,9 @@ from soundingline.pipelines.retrieve import Retriever, checked_texts
 from soundingline.pipelines.stage import (
     ByArguments,
     Collection,
-    MadeOnce,
+    LazyValues,
     Stage,
-    shared_property,
+    shared,
 )
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -87,9 +87,10 @@ class Encoder(Stage):
         if self.max_length is not None:
             check_int("max_length", self.max_length, ge=FEWEST)
         self.placement = Placement(self.device, self.dtype, self.batch_tokens)
-        self._shared = MadeOnce()
+        self._shared = LazyValues()
 
-    @shared_property
+    @property
+    @shared
     def fingerprint(self) -> str:
         """Hash of the checkpoint's content and of every argument that changes what is encoded. The
         precision is one of them: an index that a GPU made in bfloat16 is searched elsewhere with
@@ -148,7 +149,8 @@ class Encoder(Stage):
         """The encoder of the units of a collection."""
         return self
 
-    @shared_property
+    @property
+    @shared
     def _computing(self) -> threading.Lock:
         return threading.Lock()
 

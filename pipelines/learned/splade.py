@@ -50,7 +50,7 @@ from soundingline.pipelines.lexical.storage import (
     to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import Newest, shared_property
+from soundingline.pipelines.stage import LRUCache, shared
 from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
 from soundingline.toolkit.files import fingerprint
@@ -363,7 +363,7 @@ class SparseEncoder(Encoder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._weights = Newest(_QUERIES)
+        self._weights = LRUCache(_QUERIES)
 
     def fingerprint_with(self, **of_index: Any) -> str:
         checkpoint = self._checkpoint.checked(max_length=self.max_length).fingerprint
@@ -375,7 +375,8 @@ class SparseEncoder(Encoder):
         """The arguments of a subclass that change weights."""
         return ()
 
-    @shared_property
+    @property
+    @shared
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(self.checkpoint_kind, self.model, self.revision)
 
@@ -388,7 +389,8 @@ class SparseEncoder(Encoder):
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The weights by term of each query."""
 
-    @shared_property
+    @property
+    @shared
     def vocabulary(self) -> list[str]:
         """The terms, by number."""
         count = self._checkpoint.stored_config.vocab_size
@@ -419,7 +421,8 @@ class SparseEncoder(Encoder):
         terms = self.vocabulary
         return [{terms[term]: weight for term, weight in array.tolist()} for array in arrays]
 
-    @shared_property
+    @property
+    @shared
     def _limit(self) -> int:
         if self.max_length is not None:
             return self.max_length
@@ -487,7 +490,8 @@ class Splade(SparseEncoder):
         # What follows the network once computed in bfloat16 too.
         return ("float32",) if self.placement.precision == "bfloat16" else ()
 
-    @shared_property
+    @property
+    @shared
     def _of_queries(self) -> Splade:
         """The model of the queries."""
         if self.query_model is None:
@@ -530,7 +534,8 @@ class Splade(SparseEncoder):
             )
             return sparse_rows(weights)
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
         model = self._checkpoint.load(self.placement)
         pack_linear_layers(model[0])
@@ -601,7 +606,8 @@ class Sparta(SparseEncoder):
     def weighting(self) -> tuple[Any, ...]:
         return (self.terms,)
 
-    @shared_property
+    @property
+    @shared
     def tokenizer(self) -> Any:
         tokenizer = self._checkpoint.tokenizer()
         tokenizer.split_special_tokens = True
@@ -639,13 +645,15 @@ class Sparta(SparseEncoder):
                 weights = torch.zeros_like(weights).scatter_(1, terms, best)
             return sparse_rows(weights)
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
         network = self._checkpoint.load(self.placement)
         pack_linear_layers(network)
         return network
 
-    @shared_property
+    @property
+    @shared
     def _embeddings(self) -> Any:
         """[vocabulary, dimensions]; those of special tokens are 0."""
         embeddings = self._network.get_input_embeddings().weight.detach().clone()

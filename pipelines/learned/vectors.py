@@ -54,7 +54,7 @@ from soundingline.pipelines.lexical.storage import (
     to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import MadeOnce, shared_property
+from soundingline.pipelines.stage import LazyValues, shared
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder
@@ -301,7 +301,7 @@ class VectorIndex(OpenedIndex, IndexArtifact):
         self.compute, self.device, self.probes = compute, device, probes
         self.docnos = Docnos(StringTable(path / _UNITS))
         self.documents = _read_vectors(path)
-        self._shared = MadeOnce()
+        self._shared = LazyValues()
 
     def __len__(self) -> int:
         return len(self.docnos)
@@ -345,7 +345,8 @@ class VectorIndex(OpenedIndex, IndexArtifact):
                 )
         return vectors
 
-    @shared_property
+    @property
+    @shared
     def _search(self) -> Any:
         # Made by the first search: a torch search takes the device's memory.
         if is_compressed(self.path):

@@ -10,7 +10,7 @@ import numpy as np
 from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.vectors import DocumentVectors, maxsim
 from soundingline.pipelines.rerank.reranker import NeuralScorer
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.stage import shared
 from soundingline.toolkit.files import fingerprint
 
 _TEXTS = 256  # whose vectors are held at the same time
@@ -40,7 +40,8 @@ class ColBERTReranker(NeuralScorer):
     extra = "learned"
     counted = ("pairs", "encoded", "truncated")
 
-    @shared_property
+    @property
+    @shared
     def encoder(self) -> ColBERT:
         """The model, which encodes queries and texts."""
         return ColBERT(
@@ -54,8 +55,9 @@ class ColBERTReranker(NeuralScorer):
             storage="float32",
         )
 
-    @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    @property
+    @shared
+    def fingerprint(self) -> str:
         return fingerprint("maxsim", self.encoder.fingerprint)
 
     def score(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:

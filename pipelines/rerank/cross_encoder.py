@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import in_float32, pack_linear_layers
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import least_window, replace_surrogates, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -140,7 +140,8 @@ class CrossEncoder(NeuralScorer):
         if self.max_length is not None:
             check_int("max_length", self.max_length, ge=8)
 
-    @shared_property
+    @property
+    @shared
     def fingerprint(self) -> str:
         _ = self._inputs
         parts = (self._checkpoint.fingerprint, self.placement.precision, self._limit)
@@ -164,16 +165,19 @@ class CrossEncoder(NeuralScorer):
         logits = network(**batch).logits
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
-    @shared_property
+    @property
+    @shared
     def _checkpoint(self) -> Checkpoint:
         checkpoint = Checkpoint(CLASSIFIER, self.model, self.revision)
         return checkpoint.checked(max_length=self.max_length)
 
-    @shared_property
+    @property
+    @shared
     def _inputs(self) -> CrossEncoderInputs:
         return CrossEncoderInputs(self._tokenizer, self.model, self._limit)
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
         network = self._checkpoint.load(self.placement)
         # A model that looks for the last token of a text finds padding by its number.

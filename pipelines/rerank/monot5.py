@@ -22,7 +22,7 @@ from soundingline.pipelines.checkpoint import (
 )
 from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import least_window, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -163,7 +163,8 @@ class MonoT5(NeuralScorer):
         if self.max_length is not None:
             check_int("max_length", self.max_length, le=_LONGEST, do="set 512, as trained")
 
-    @shared_property
+    @property
+    @shared
     def fingerprint(self) -> str:
         _ = self._inputs
         tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
@@ -183,11 +184,13 @@ class MonoT5(NeuralScorer):
         scores: Tensor = torch.nn.functional.logsigmoid(logits[:, 0] - logits[:, 1])
         return scores
 
-    @shared_property
+    @property
+    @shared
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(T5, self.model, self.revision).checked()
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
         network = self._checkpoint.load(self.placement)
         pack_linear_layers(network.encoder)
@@ -203,7 +206,8 @@ class MonoT5(NeuralScorer):
         answers.weight = torch.nn.Parameter(weight)
         return in_float32(answers)
 
-    @shared_property
+    @property
+    @shared
     def _inputs(self) -> MonoT5Prompts:
         return MonoT5Prompts(self._tokenizer, self._limit)
 
@@ -211,6 +215,7 @@ class MonoT5(NeuralScorer):
     def _limit(self) -> int:
         return min(super()._limit, _LONGEST)
 
-    @shared_property
+    @property
+    @shared
     def _tokenizer(self) -> Any:
         return t5_tokenizer(self._checkpoint, self.tokenizer)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -179,7 +179,8 @@ class RankLLaMA(NeuralScorer):
         if self.max_length is not None:
             check_int("max_length", self.max_length, ge=_SHORTEST)
 
-    @shared_property
+    @property
+    @shared
     def fingerprint(self) -> str:
         _ = self._inputs
         settings = (self._limit, self.layout, self.end_of_sequence)
@@ -190,12 +191,14 @@ class RankLLaMA(NeuralScorer):
             "rankllama", 2, self._checkpoint.fingerprint, dtype, *settings, *prefixes
         )
 
-    @shared_property
+    @property
+    @shared
     def _checkpoint(self) -> Checkpoint:
         checkpoint = Checkpoint(_KIND, self.model, self.revision, self.base, num_labels=1)
         return checkpoint.checked(max_length=self.max_length)
 
-    @shared_property
+    @property
+    @shared
     def _inputs(self) -> RankLlamaPrompts:
         return RankLlamaPrompts(
             self._tokenizer,
@@ -206,7 +209,8 @@ class RankLLaMA(NeuralScorer):
             document_prefix=self.document_prefix,
         )
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
         return self._checkpoint.load(self.placement)
 

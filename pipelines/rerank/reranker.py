@@ -26,11 +26,11 @@ from soundingline.pipelines.device import Placement, in_batches, within_memory
 from soundingline.pipelines.rerank.batches import SharedBatches
 from soundingline.pipelines.stage import (
     Counts,
-    MadeOnce,
+    LazyValues,
     Stage,
     Texts,
     as_pyterrier,
-    shared_property,
+    shared,
 )
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -153,7 +153,7 @@ class Scorer(Reranker):
                 do="set long_documents=truncate, or index passages",
             )
         # Bound copies are shallow: all of these are shared between them.
-        self._shared, self._caches, self._batches = MadeOnce(), MadeOnce(), SharedBatches()
+        self._shared, self._caches, self._batches = LazyValues(), LazyValues(), SharedBatches()
         self.count = Counts(*self.counted)
         self._counts = Counts(*_COUNTS)
 
@@ -342,7 +342,8 @@ class NeuralScorer(Scorer):
     def windows(self, query: str, text: str) -> list[str]:
         """The text in parts that each fit and do not overlap, cut between words if possible; all
         of it if it fits."""
-        return self._inputs.windows(Pair(query, text))  # type: ignore[no-any-return]
+        windows: list[str] = self._inputs.windows(Pair(query, text))
+        return windows
 
     def _batch_scores(self, inputs: Sequence[Any]) -> list[float]:
         self._batches.check_wanted()
@@ -363,7 +364,8 @@ class NeuralScorer(Scorer):
     _inputs: ClassVar[Any]
     _network: ClassVar[Any]
 
-    @shared_property
+    @property
+    @shared
     def _tokenizer(self) -> Any:
         return self._checkpoint.tokenizer()
 
@@ -451,7 +453,8 @@ class RerankTop(Stage):
                 raise _no_texts(self) from error
             raise
         scores = pd.Series(scored["score"].tolist(), _rows_by_document(scored), dtype=float)
-        return scores.reindex(_rows_by_document(top)).tolist()  # type: ignore[no-any-return]
+        ordered: list[float] = scores.reindex(_rows_by_document(top)).tolist()
+        return ordered
 
 
 def split_top(frame: pd.DataFrame, depth: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
