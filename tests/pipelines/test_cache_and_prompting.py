@@ -38,11 +38,11 @@ from soundingline.pipelines.cache import (
     network_note,
     prune,
 )
-from soundingline.pipelines.chat_scorer import ChatScorer
 from soundingline.pipelines.enrich.llm_phrases import ModelPhrases, ModelText
 from soundingline.pipelines.grep import GrepRag, ShellAgent
 from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.q2q import Q2Q
+from soundingline.pipelines.requirements.chat import ChatScorer
 from soundingline.pipelines.rerank.listwise import Listwise
 from soundingline.pipelines.rerank.pointwise import Pointwise
 from soundingline.pipelines.stage import Collection, Counts, Stage

@@ -17,7 +17,9 @@ from soundingline.pipelines.compose import MaxP, WithoutDocuments
 from soundingline.pipelines.fusion import Interpolation, OracleRetriever, ReciprocalRankFusion
 from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.learned.splade import Sparta, Splade
+from soundingline.pipelines.learned.retriever import LearnedRetriever
+from soundingline.pipelines.learned.splade import ImpactEngine, Sparta, Splade
+from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEngine
 from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.links import LinkExpansion
@@ -55,6 +57,14 @@ TEXTS = {row["docno"]: row["text"] for row in documents()}
 QRELS = {"evidence": {qid: {"d1": 1, "d7": 1, "d20": 1} for qid in ("a", "b")}}
 
 
+ENGINES = {
+    Dense: VectorEngine,
+    ColBERT: MultiVectorEngine,
+    Splade: ImpactEngine,
+    Sparta: ImpactEngine,
+}
+
+
 class Site(NamedTuple):
     """An index of the documents, a folder for others, and a checkpoint of a kind."""
 
@@ -66,13 +76,18 @@ class Site(NamedTuple):
         return Collection("c", index=self.index, texts=self.index.texts, **parts)
 
     def learned(self, kind, save, **settings):
-        """A learned retriever over the documents."""
-        retriever = kind(self.checkpoint(save), **CPU, **settings)
+        """An encoder before the retriever of its index of the documents."""
+        engine = ENGINES[kind](kind(self.checkpoint(save), **CPU, **settings))
         path = self.folder / kind.__name__
         if not path.exists():
-            retriever.build(self.index.texts(list(TEXTS)), path, corpus_fingerprint="c")
-        opened = retriever.open(path)
-        return retriever.bind(self.collection(open_index=lambda engine: opened))
+            engine.build(self.index.texts(list(TEXTS)), path, corpus_fingerprint="c")
+        return engine.encoder >> engine.open(path).retriever()
+
+    def encoded(self, kind, save):
+        """A learned retriever over the documents."""
+        encoder, retriever = self.learned(kind, save)
+        engine = ENGINES[kind](encoder)
+        return LearnedRetriever(engine, index=retriever.index)
 
     def reranked(self, stage):
         """The stage on the best ten of BM25."""
@@ -140,6 +155,7 @@ PIPELINES = {
     "crossfit": lambda site: CrossFittedBM25().bind(
         site.collection(qrels=QRELS, questions=dict(QUERIES.to_numpy()))
     ),
+    "encoded": lambda site: site.encoded(Dense, checkpoints.save_sentence_model),
     "dense": lambda site: site.learned(Dense, checkpoints.save_sentence_model),
     "colbert": lambda site: site.learned(ColBERT, checkpoints.save_multi_vector),
     "splade": lambda site: site.learned(Splade, splade),
@@ -201,7 +217,7 @@ def test_every_public_stage_is_in_a_pipeline(site):
         if issubclass(kind, pt.Transformer) and not issubclass(kind, pt.Indexer)
     }
     # A cross-fitted BM25 is a BM25 once it is bound.
-    assert stages - found == {"CrossFittedBM25", "Reranker", "Retriever", "Scorer", "Stage"}
+    assert stages - found == {"CrossFittedBM25", "Reranker", "Scorer", "Stage"}
 
 
 def test_then_and_identity_change_nothing(pipeline):

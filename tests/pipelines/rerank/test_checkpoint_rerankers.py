@@ -88,7 +88,7 @@ def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
 
 def test_monot5_is_loaded_without_pyterrier_t5(monot5, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyterrier_t5", None)  # an import fails
-    assert t5_scorer(monot5).score(T5_PAIRS[:1])
+    assert t5_scorer(monot5).score(*sides(T5_PAIRS[:1]))
 
 
 def test_scores_are_the_single_pair_scores_of_pyterrier_t5(monot5):
