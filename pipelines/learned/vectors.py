@@ -181,6 +181,11 @@ class MultiVectorEngine(VectorEngine):
             about a seventh of float16 and searches approximately (see `CompressedSearch`), which
             needs the extra `faiss`.
         probes: See `VectorIndex`. They do not change the index.
+
+    Example:
+        >>> engine = MultiVectorEngine(ColBERT("colbert-ir/colbertv2.0"), compression="ivf_pq")
+        >>> engine.build(units, path)  # doctest: +SKIP
+        >>> pipe = engine.encoder >> engine.open(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     compression: str = "none"

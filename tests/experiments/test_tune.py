@@ -319,6 +319,7 @@ REFUSED_ENRICHED = {
     + [(ENRICHED, *row) for row in REFUSED_ENRICHED.items()],
 )
 def test_bad_input_is_one_line_and_exit_code_2(entry, capsys, words, overrides, named):
+    Path("x").write_text('{"docid": "d1", "phrases": ["mill"]}\n')  # phrases of a document
     command = "rank" if "retriever" in overrides else "tune"
     assert entry(command, *(TINY if command == "rank" else words), *overrides.split()) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "soundingline:" in line]
