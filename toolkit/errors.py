@@ -9,13 +9,24 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
+T = TypeVar("T")
+RUNTIME = "runtime"
+Runtime = Annotated[T, RUNTIME]
+"""The type of an argument that says where, how fast or for how much money something is computed,
+and so changes no result: `threads: Runtime[int] = 1`. A run may be resumed with another value."""
+
+
+class RuntimeKeys(NamedTuple):
+    """The same of single keys of an argument that is a mapping, as metadata of its annotation."""
+
+    names: frozenset[str]
 
 
 class InputError(Exception):

@@ -33,7 +33,7 @@ from soundingline.pipelines.index_folder import (
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import track
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
 from soundingline.toolkit.optional import check_optional, import_optional
 
@@ -56,7 +56,7 @@ class PisaEngine:
 
     analyzer: str = "english"
     algorithm: str = "maxscore"
-    threads: int = 1
+    threads: Runtime[int] = 1
     name: str = NAME
     supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
 

@@ -19,7 +19,7 @@ from soundingline.pipelines.enrich.phrases import PhraseSource, batches, clean_t
 from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.errors import Runtime, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -67,7 +67,7 @@ class Doc2Query(PhraseSource):
     max_length: int = 512
     question_length: int = 64
     seed: int = 42
-    device: str | None = None
+    device: Runtime[str | None] = None
     dtype: str | None = None
 
     def __post_init__(self) -> None:

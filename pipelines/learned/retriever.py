@@ -40,7 +40,7 @@ from soundingline.pipelines.stage import (
     shared,
 )
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 
 FEWEST = 8
 """Tokens of the smallest `max_length`: markers and prefixes leave room for a text."""
@@ -73,9 +73,9 @@ class Encoder(Stage):
     model: str = field(kw_only=False)
     revision: str | None = None
     max_length: int | None = None
-    device: str | None = None
+    device: Runtime[str | None] = None
     dtype: str | None = None
-    batch_tokens: int | None = None
+    batch_tokens: Runtime[int | None] = None
 
     extra = "learned"
     kind: ClassVar[str]
@@ -332,7 +332,8 @@ def retriever_of(
     described.__signature__ = inspect.Signature(
         [p for each in taken.values() for p in each.values()]
     )
-    described.__annotations__ = {n: hint for p in taken for n, hint in get_type_hints(p).items()}
+    hints = (get_type_hints(part, include_extras=True) for part in taken)
+    described.__annotations__ = {name: hint for each in hints for name, hint in each.items()}
     return make
 
 

@@ -56,7 +56,7 @@ from soundingline.pipelines.lexical.storage import (
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import LazyValues, shared
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import check_optional, import_optional
@@ -111,7 +111,7 @@ class VectorEngine(LearnedEngine):
     """
 
     encoder: VectorEncoder = field(kw_only=False)
-    compute: str = "numpy"
+    compute: Runtime[str] = "numpy"
 
     def __post_init__(self) -> None:
         _check_compute(self.compute)

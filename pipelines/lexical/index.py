@@ -63,7 +63,7 @@ from soundingline.pipelines.lexical.storage import (
 )
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_call, check_int, check_weights
+from soundingline.toolkit.errors import InputError, Runtime, check_call, check_int, check_weights
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.queries import parse_query
 
@@ -544,7 +544,7 @@ class LexicalEngine:
     """
 
     analyzer: str = "english"
-    memory_mb: int = 1024
+    memory_mb: Runtime[int] = 1024
     name: str = "lexical"
     supports: ClassVar[frozenset[str]] = frozenset(
         {"bm25", "ql", "rm3", "grid", "operators", "weighted queries", "enriched documents"}

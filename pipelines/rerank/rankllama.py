@@ -18,7 +18,7 @@ from soundingline.pipelines.device import padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import split_into_windows
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -164,7 +164,7 @@ class RankLLaMA(NeuralScorer):
 
     model: str = field(default=PASSAGE, kw_only=False)
     base: str | None = None
-    batch_tokens: int | None = 16_384
+    batch_tokens: Runtime[int | None] = 16_384
     layout: str = "pair"
     end_of_sequence: bool = False
     query_prefix: str = "query: "

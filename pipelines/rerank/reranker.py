@@ -32,7 +32,7 @@ from soundingline.pipelines.stage import (
     as_pyterrier,
     shared,
 )
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -316,9 +316,9 @@ class NeuralScorer(Scorer):
 
     model: str = field(default="", kw_only=False)
     revision: str | None = None
-    device: str | None = None
+    device: Runtime[str | None] = None
     dtype: str | None = None
-    batch_tokens: int | None = None
+    batch_tokens: Runtime[int | None] = None
     max_length: int | None = None
 
     extra = "rerank"
