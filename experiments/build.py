@@ -63,16 +63,16 @@ def declares(option: DictConfig, name: str) -> bool:
     return bool(getattr(make(option), name, False))
 
 
-def make_interface(config: DictConfig) -> SearchTool:
+def make_search_tool(config: DictConfig) -> SearchTool:
     """The search tool of an option; `InputError` if it is anything else."""
-    interface = make(config)
-    if not isinstance(interface, SearchTool):
+    search_tool = make(config)
+    if not isinstance(search_tool, SearchTool):
         raise InputError(
             f"tool={config._target_} gives no search tool",
             valid="a subclass of soundingline.toolkit.search.SearchTool, without _partial_",
             do="name such a class as _target_",
         )
-    return interface
+    return search_tool
 
 
 def language_model(config: DictConfig, group: str) -> LanguageModel | None:

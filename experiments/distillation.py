@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.agents.literature.scores import Calibration
-from soundingline.experiments.build import language_model, make, make_interface
+from soundingline.experiments.build import language_model, make, make_search_tool
 from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import identity_of
 from soundingline.experiments.pipeline import (
@@ -123,8 +123,8 @@ def distill(
     check_steps(steps, batch)
     config = settings.config
     benchmark: Benchmark = make(config.benchmark)
-    interface = make_interface(config.tool)
-    if not isinstance(interface, Literature) or config.scorer is None:
+    search_tool = make_search_tool(config.tool)
+    if not isinstance(search_tool, Literature) or config.scorer is None:
         raise InputError(
             "there is no teacher: the agent scores no requirements",
             valid="a navigator and its scorer",
@@ -426,11 +426,11 @@ def _candidates(
 ) -> list[CandidateDocument]:
     """The documents with the evidence that the system locates for their requirements."""
     built = build_pipeline(settings.config, benchmark, searched=False)
-    interface, _ = with_literature_tools(
-        make_interface(settings.config.tool), built, settings.config
+    search_tool, _ = with_literature_tools(
+        make_search_tool(settings.config.tool), built, settings.config
     )
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    session = interface.open(backend.for_question(""), built.prepared.store)
+    session = search_tool.open(backend.for_question(""), built.prepared.store)
     assert isinstance(session, Literature) and session.operators.locator is not None
     candidates = []
     for row in rows:

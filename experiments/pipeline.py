@@ -376,15 +376,15 @@ def chosen_parameters(transformers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_literature_tools(
-    interface: SearchTool, built: BoundPipeline, config: DictConfig
+    search_tool: SearchTool, built: BoundPipeline, config: DictConfig
 ) -> tuple[SearchTool, dict[str, str]]:
     """A `Literature` with its operators, and their fingerprints for the manifest; any other
-    interface unchanged. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
+    tool unchanged. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
     it shares), which are indexed by our engine where they are not yet: by BM25, or by the encoder
     `scorer.locator`. The scorer of requirements is the configuration's; without one there is no
     tool that scores."""
-    if not isinstance(interface, Literature):
-        return interface, {}
+    if not isinstance(search_tool, Literature):
+        return search_tool, {}
     # Here, because starting would wait for numba.
     from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
 
@@ -431,7 +431,7 @@ def with_literature_tools(
         "scorer.content": scorer.fingerprint if scorer else "",
         "list_reranker.content": getattr(reranker, "fingerprint", ""),
     }
-    return interface.bind(operators), {name: text for name, text in prints.items() if text}
+    return search_tool.bind(operators), {name: text for name, text in prints.items() if text}
 
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:
@@ -441,12 +441,12 @@ def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollec
     return prepare(benchmark, Passages(), LexicalEngine(), Path(config.paths.indexes))
 
 
-def parts_of(interface: SearchTool, built: BoundPipeline) -> dict[str, Any]:
+def parts_of(search_tool: SearchTool, built: BoundPipeline) -> dict[str, Any]:
     """What counts in a run: the stages of its pipeline, and the scorer and the re-ranker of lists
-    of its interface."""
-    if not isinstance(interface, Literature):
+    of the search tool."""
+    if not isinstance(search_tool, Literature):
         return dict(built.parts)
-    operators = interface.operators
+    operators = search_tool.operators
     others = {"scorer": operators.scorer, "list_reranker": getattr(operators.order, "stage", None)}
     return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
 

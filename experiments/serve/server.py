@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from soundingline.experiments.build import make, make_interface
+from soundingline.experiments.build import make, make_search_tool
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.naming import RANKING, factors, fingerprints
 from soundingline.experiments.pipeline import (
@@ -66,7 +66,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
     for package in ("fastapi", "uvicorn", "mcp"):
         check_optional(package)
     config = settings.config
-    interface = make_interface(config.tool)
+    interface = make_search_tool(config.tool)
     folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
     if folder:
         check_kind(folder.path, SINGLE_RUN)

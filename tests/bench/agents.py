@@ -37,7 +37,7 @@ from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.literature import Navigator
 from soundingline.experiments import Experiment
-from soundingline.experiments.build import make_interface
+from soundingline.experiments.build import make_search_tool
 from soundingline.experiments.pipeline import statistics as corpus_statistics
 from soundingline.experiments.pipeline import with_literature_tools
 from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
@@ -314,7 +314,7 @@ def librarians(questions=200, documents=2000, pool=40, librarians=100):
 def _navigate(experiment, caches, navigator, size):
     """The costs of four times `size` questions."""
     config, built = experiment.settings.config, experiment.collection
-    interface, _ = with_literature_tools(make_interface(config.tool), built, config)
+    interface, _ = with_literature_tools(make_search_tool(config.tool), built, config)
     blocking, ledger = BlockingModel("scores", role="librarian"), Ledger()
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
     interface = interface.bind(replace(interface.operators, scorer=scorer))
