@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from soundingline.toolkit.errors import Runtime
 from soundingline.toolkit.llm import Message, SamplingParams, ToolCall, Turn, Usage
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import AuthenticationFailed, ModelError, ServerGone
@@ -161,10 +162,10 @@ class ScriptedLanguageModel:
         seconds: float = 0.0,
         failing: str = "",
         locked: bool = False,
-        price: float | None = 1.0,
+        price: Runtime[float | None] = 1.0,
         log: str = "",
         down: str = "",
-        base_url: str = "",
+        base_url: Runtime[str] = "",
         says: str = "",
         wavering: bool = False,
         gate: str = "",
