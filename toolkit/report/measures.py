@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.queries import TURNS
@@ -234,9 +234,9 @@ def describe(name: str) -> Measure:
         definition = f"{measure.definition} Of the calls before the first page that differs."
         return replace(measure, name=name, definition=definition)
     if of_turn(name):
-        stem, _, turn = name.rpartition("_")
-        definition = f"{describe(stem).definition} Of {TURNS[turn]} of a question."
-        return replace(describe(stem), name=name, definition=definition)
+        whole, _, turn = name.rpartition("_")
+        definition = f"{describe(whole).definition} Of {TURNS[turn]} of a question."
+        return replace(describe(whole), name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
     text = _RANKING.get(match["family"]) if match else None
     if match and text:
@@ -257,8 +257,8 @@ def is_usage(name: str) -> bool:
 
 def of_turn(name: str) -> bool:
     """Whether a measure is of one turn of the query log, such as `query_words_first`."""
-    stem, _, turn = name.rpartition("_")
-    return turn in TURNS and stem.startswith("query_") and stem in _BY_NAME
+    measure, _, turn = name.rpartition("_")
+    return turn in TURNS and measure.startswith("query_") and measure in _BY_NAME
 
 
 def ordered(names: Iterable[str]) -> list[str]:
@@ -279,6 +279,11 @@ def number(value: float | None, digits: int, *, sign: bool = False) -> str:
     if not text.strip("+-0.,"):
         return text.lstrip("+-")
     return text.replace("-", "−")
+
+
+def decimals(count: int) -> Callable[[float], str]:
+    """`number` with so many digits after the point."""
+    return partial(number, digits=count)
 
 
 def value_text(value: float | None, measure: str, *, sign: bool = False) -> str:

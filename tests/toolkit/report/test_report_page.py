@@ -58,9 +58,9 @@ from soundingline.toolkit.report.measures import (
 )
 from soundingline.toolkit.report.page import plain_markdown
 from soundingline.toolkit.report.results import (
+    ReportData,
     exits_section,
     mean_interval,
-    report_data,
     results_section,
     run_interval,
     stages_section,
@@ -217,7 +217,7 @@ def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
     calling = replace(calling, counts={**calling.counts, **ends, **calls})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
-    data = report_data([calling, quiet, old])
+    data = ReportData([calling, quiet, old])
     report = written(data, exits_section(data))
     tables = {tuple(table[0][1:]): table[1:] for table in Page(report.html).tables()}
     assert "No format: the answer did not have" in report.html
@@ -230,7 +230,7 @@ def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     for repeated in (4, 0):
         counts = {**old.counts, "calls": 9, "refused": 0, "repeated": repeated}
         notes = [
-            each.note for each in exits_section(report_data([replace(old, counts=counts)])).tables
+            each.note for each in exits_section(ReportData([replace(old, counts=counts)])).tables
         ]
         assert ("that repeat an earlier one" in " ".join(notes)) == bool(repeated)
 
@@ -280,14 +280,14 @@ def test_missing_tiers_curves_and_calls_of_one_run_are_dashes():
 def test_curves_in_numbers_are_the_last_recall_within_the_budget():
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
     runs = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
-    data = report_data(runs)
+    data = ReportData(runs)
     text = written(data, curves_section(data)).markdown
     assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
 
 def before_results(*runs):
-    data = report_data(runs)
+    data = ReportData(runs)
     return Page(written(data, results_section(data)).html).raw("main")[0].split("Results")[0]
 
 
@@ -382,7 +382,7 @@ def test_other_measures_have_students_interval(values, interval):
     assert result is None if interval is None else result == pytest.approx(interval, abs=1e-3)
 
 
-def test_a_value_that_is_no_mean_of_its_questions_has_no_interval():
+def test_a_value_that_is_not_a_mean_of_its_questions_has_no_interval():
     run = six_runs()[0]
     assert run_interval(run, "completion") is None
     assert run_interval(run, "accuracy") is not None
@@ -446,24 +446,24 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
     runs = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    data = report_data(runs)
+    data = ReportData(runs)
     section = stages_section(data)
     ((row,),) = (table.rows for table in section.tables)
     shown = ["reranker", "pairs_scored 1,234, cache_hit_rate 0.5"]
     assert [entry.text for entry in row[1:]] == shown
-    assert stages_section(replace(data, styles=data.styles[1:])) is None
+    assert stages_section(ReportData(runs[1:])) is None
 
 
 def test_the_report_says_which_judge_made_each_accuracy():
     first, second = (replace(run, judge="Qwen/Qwen3-32B") for run in six_runs()[:2])
-    same = results_section(report_data([first, second])).note
+    same = results_section(ReportData([first, second])).note
     assert "Answers were judged by Qwen/Qwen3-32B." in same
     exact = replace(second, judge="the exact rule")
-    data = report_data([first, exact])
+    data = ReportData([first, exact])
     one, other = (style.label for style in data.styles)
     note = results_section(data).note
     assert f"Qwen/Qwen3-32B ({one}); the exact rule ({other})." in note
-    assert "Answers were judged" not in results_section(report_data(six_runs())).note
+    assert "Answers were judged" not in results_section(ReportData(six_runs())).note
 
 
 # The table that the terminal prints.
@@ -571,14 +571,14 @@ def test_the_name_and_the_path_of_a_benchmark_are_shown_once():
     named = {"benchmark": "beir", "benchmark.name": "vaswani", "benchmark.path": "vaswani"}
     settings = [{"benchmark": "cacm"}, named]
     runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
-    assert [style.label for style in report_data(runs).styles] == ["cacm", "vaswani"]
+    assert [style.label for style in ReportData(runs).styles] == ["cacm", "vaswani"]
     stages = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
     lacking = [replace(run, factors=row) for run, row in zip(runs, stages, strict=True)]
-    assert [style.label for style in report_data(lacking).styles] == ["none", "monot5 · depth=10"]
+    assert [style.label for style in ReportData(lacking).styles] == ["none", "monot5 · depth=10"]
     # As in the document rows of Table 3 of arXiv 2602.21456.
     readers = [{"unit": "document", "tool.get_document": value} for value in ("False", "True")]
     rows = [replace(run, factors=row) for run, row in zip(runs, readers, strict=True)]
-    labels = [style.label for style in report_data(rows).styles]
+    labels = [style.label for style in ReportData(rows).styles]
     assert labels == ["get_document=False", "get_document=True"]
     table = comparison_table(runs)
     assert [str(column.header) for column in table.columns][:2] == ["benchmark", "accuracy"]
@@ -631,7 +631,7 @@ def test_the_index_has_the_label_of_each_repeat_and_the_report_leads_to_the_page
     index = Page(write_traces(folder, benchmark, run))
     labels = ["right", "wrong", "failed", "failed", "—", "—"]
     assert index.rows()[0][3] == "Label" and [row[3] for row in index.rows()[1:]] == labels
-    data = report_data([run], traces={run.name: "run/traces/index.html"})
+    data = ReportData([run], traces={run.name: "run/traces/index.html"})
     *_, table = steps_section(data).tables
     counts = {c.title: e for c, e in zip(table.columns, table.rows[0], strict=True)}
     assert (counts["wrong"].text, counts["wrong"].link) == ("1", "run/traces/index.html#wrong")
