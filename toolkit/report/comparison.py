@@ -602,7 +602,7 @@ def _cost(data: ReportData) -> str:
 
 
 def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
-    """A figure for each benchmark, with a panel for each measure; on narrow screens one each."""
+    """A figure for each benchmark, with a panel for each measure."""
     figures: list[Figure] = []
     for benchmark in dict.fromkeys(one.benchmark for one in planned):
         panels: list[ForestPanel] = []
@@ -625,12 +625,9 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
         if data.against_baseline and (cost := _cost(data)):
             costs = [value_text(one.a.run.metrics[cost], cost) for one in inside]
             column = _COSTS[cost], costs
-        several = len(panels) > 1 or column
-        svg, width = forest(labels, panels, column, name=benchmark), "wide" if several else ""
-        figures.append(Figure(svg, benchmark, width=width))
-        for panel in panels if several else ():
-            svg = forest(labels, [panel], name=f"{benchmark}, one measure")
-            figures.append(Figure(svg, benchmark, width="narrow"))
+        wide = len(panels) > 1 or column is not None
+        svg = forest(labels, panels, column, name=benchmark)
+        figures.append(Figure(svg, benchmark, wide=wide))
     return figures
 
 

@@ -51,7 +51,8 @@ class TableEntry:
     """One entry of a table: its `value` (None if it is unknown), and how it is shown. By default
     the column formats the value as `text`. `sub` is in small print, and `mark` is `best`, `tie`,
     `higher`, `lower` or empty. A swatch of the run `style` precedes the text, and `link` is its
-    relative address."""
+    relative address. On a page, the text has the class `kind` and says `tip` where a pointer is;
+    the judgements `judged` follow it."""
 
     value: Any
     text: str = ""
@@ -59,6 +60,9 @@ class TableEntry:
     mark: str = ""
     style: RunStyle | None = None
     link: str = ""
+    kind: str = ""
+    tip: str = ""
+    judged: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Column:
         note: is printed small below the title.
         numeric: whether entries are aligned to the right, else to the left.
         mark: a function from a row to its significance, a `TableEntry.mark`.
+        tip: what a page says where a pointer is on the title.
     """
 
     title: str
@@ -81,6 +86,7 @@ class Column:
     note: str = ""
     numeric: bool = True
     mark: Callable[[Any], str] | None = None
+    tip: str = ""
 
     def entry(self, row: Any) -> TableEntry:
         source = self.source
@@ -95,11 +101,12 @@ def columns(
     names: Iterable[str],
     form: Callable[[Any], str] = str,
     note: str = "",
+    numeric: bool = True,
 ) -> list[Column]:
-    """A column of numbers for each name, with the values `source(row, name)`."""
+    """A column for each name, with the values `source(row, name)`."""
 
     def column(name: str) -> Column:
-        return Column(name.replace("_", " "), lambda row: source(row, name), form, note)
+        return Column(name.replace("_", " "), lambda row: source(row, name), form, note, numeric)
 
     return [column(name) for name in names]
 
@@ -146,13 +153,12 @@ RUN_OF_ITEM = Column("run", lambda item: item[0].entry, numeric=False)
 @dataclass(frozen=True)
 class Figure:
     """A figure. `svg` is trusted markup of `soundingline.toolkit.report.plots`; the rest is
-    text. A figure of the `width` `wide` is shown on wide screens only, and `narrow` on narrow
-    ones."""
+    text. A narrow screen scrolls over a `wide` figure."""
 
     svg: str
     heading: str = ""
     style: RunStyle | None = None
-    width: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True)

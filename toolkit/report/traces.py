@@ -13,9 +13,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -36,8 +41,8 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.report.measures import number
-from soundingline.toolkit.report.page import templates
+from soundingline.toolkit.report.measures import decimals, number
+from soundingline.toolkit.report.page import Column, Table, TableEntry, columns, templates
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
@@ -52,11 +57,27 @@ from soundingline.toolkit.trajectory import (
     text_of,
 )
 
+if TYPE_CHECKING:
+    from jinja2 import Template
+
 PAGE = Path("traces", "index.html")
-_FORMAT = 5
+_FORMAT = 6
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 
 Labels = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class TracedQuestion:
+    """A question in one repeat of a run. `name` is that of its page, `shown` what the page has
+    besides the trajectory, and `measures` what the table of all questions has besides the facts of
+    the trajectory."""
+
+    topic: Topic
+    repeat: RunFolder
+    name: str
+    shown: Mapping[str, Any]
+    measures: Mapping[str, Any]
 
 
 def write_traces(
@@ -81,101 +102,139 @@ def write_traces(
     Raises:
         InputError: if the folder cannot be written.
     """
-    page, rows = folder.path / PAGE, []
+    page = folder.path / PAGE
     content, price = benchmark.fingerprint, _recorded_price(run.manifest)
-    places = {topic.qid: place for place, topic in enumerate(benchmark.topics)}
-
-    def write_page(
-        path: Path, repeat: RunFolder, topic: Topic, shown: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Write the page of a question, unless it is up to date, and return what the table of all
-        questions has of it: nothing without a trajectory.
-
-        The first line of a page is a comment with these values and with a fingerprint of them and
-        of what the page was made from, so that a trajectory is read only if its page is written.
-        """
-        if not (stamp := repeat.stamp(topic.qid)):
-            return {}
-        source = fingerprint(_FORMAT, stamp, content, dump_json(shown))
-        facts = _read_facts(path, source)
-        if facts or not (trajectory := repeat.read(topic.qid)):
-            return facts
-        facts = {
-            "status": trajectory.status,
-            "calls": len(trajectory.calls),
-            "tokens": sum(call.tokens for call in trajectory.calls),
-            "dollars": number_of(trajectory.usage.get("dollars")),
-            "seconds": number_of(trajectory.seconds),
-        }
-        comment = json.dumps({"key": fingerprint(source, facts), **facts})
-        labels = judged_documents(benchmark.qrels, topic.qid)
-        values = trace_values(trajectory, labels, price, passages)
-        accepted = benchmark.answers.get(topic.qid, ())
-        values |= {**facts, **shown, "accepted": accepted, "repeat": repeat.number}
-        _write(path, f"<!-- {comment} -->\n{templates().get_template('trace.html').render(values)}")
-        return facts
-
     try:
         with file_lock(page.parent / ".lock"):
             remove_leftovers(page.parent)
-            for place, repeat in enumerate(folder.repeats()):
-                do = "evaluate the run again"
-                verdicts = read_json(repeat.path / VERDICTS, list[Verdict], do=do)
-                by_rule = {row["qid"]: row for row in verdicts}
-                by_model = reasons[place] if place < len(reasons) else {}
-                recorded = [topic.qid for topic in benchmark.topics if repeat.stamp(topic.qid)]
-                names = [f"{repeat.number}-{escape_qid(qid)}" for qid in recorded]
-                around = zip([None, *names], [*names[1:], None], strict=False)
-                neighbours = dict(zip(recorded, around, strict=True))
-                for topic in benchmark.topics:
-                    rule = by_rule.get(topic.qid)
-                    shown = {
-                        "verdict": _verdict(rule),
-                        "rule": rule,
-                        "model": by_model.get(topic.qid),
-                        "neighbours": neighbours.get(topic.qid, (None, None)),
-                    }
-                    name = f"{repeat.number}-{escape_qid(topic.qid)}"
-                    rows.append(
-                        {
-                            "name": name,
-                            "topic": topic,
-                            "repeat": repeat.number,
-                            "verdict": shown["verdict"],
-                            "recalls": [
-                                _value(run, f"recall_{tier}", topic.qid, place) for tier in TIERS
-                            ],
-                            "label": next(
-                                (n for n in LABELS if _value(run, f"label_{n}", topic.qid, place)),
-                                "",
-                            ),
-                            **write_page(page.parent / f"{name}.html", repeat, topic, shown),
-                        }
+            rows = []
+            for each in _traced_questions(folder, benchmark, run, reasons):
+                path, qid = page.parent / f"{each.name}.html", each.topic.qid
+                stamp = each.repeat.stamp(qid)
+                source = fingerprint(_FORMAT, stamp, content, dump_json(each.shown))
+                facts = _read_facts(path, source) if stamp else {}
+                if stamp and not facts and (trajectory := each.repeat.read(qid)):
+                    facts = _facts(trajectory)
+                    values = trace_values(
+                        trajectory, judged_documents(benchmark.qrels, qid), price, passages
                     )
-            rows.sort(key=lambda row: places[row["topic"].qid])  # the repeats of each question
-            digest = hashlib.sha256(_FILTER.encode()).digest()
-            index = templates().get_template("traces.html")
-            text = index.render(
-                run=folder.name,
-                benchmark=benchmark.name,
-                rows=rows,
-                questions=len({row["topic"].qid for row in rows}),
-                repeats=len({row["repeat"] for row in rows}),
-                statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
-                verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
-                labels=[label for label in LABELS if any(row["label"] == label for row in rows)],
-                tiers=TIERS,
-                script=_FILTER,
-                script_hash=base64.b64encode(digest).decode("ascii"),
-                number=number,
-            )
-            _write(page, text)
+                    values |= {**facts, **each.shown, "repeat": each.repeat.number}
+                    values |= {
+                        "accepted": benchmark.answers.get(qid, ()),
+                        "title": f"Question {qid}",
+                    }
+                    comment = json.dumps({"key": fingerprint(source, facts), **facts})
+                    _write(path, f"<!-- {comment} -->\n{_template().render(values)}")
+                rows.append({**each.measures, **facts})
+            _write(page, _template().render(index_values(folder.name, benchmark, rows)))
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
             do="free or change the disk, or set traces=false; then evaluate again",
         ) from error
     return page
+
+
+def _traced_questions(
+    folder: RunFolder,
+    benchmark: Benchmark,
+    run: EvaluatedRun,
+    reasons: Sequence[Mapping[str, ModelVerdict]],
+) -> list[TracedQuestion]:
+    """Every question in every repeat, the repeats of each question together."""
+    questions = []
+    for place, repeat in enumerate(folder.repeats()):
+        verdicts = read_json(repeat.path / VERDICTS, list[Verdict], do="evaluate the run again")
+        by_rule = {row["qid"]: row for row in verdicts}
+        by_model = reasons[place] if place < len(reasons) else {}
+        names = {one.qid: f"{repeat.number}-{escape_qid(one.qid)}" for one in benchmark.topics}
+        recorded = [name for qid, name in names.items() if repeat.stamp(qid)]
+        around = zip([None, *recorded], [*recorded[1:], None], strict=False)
+        neighbours = dict(zip(recorded, around, strict=True))
+        for order, topic in enumerate(benchmark.topics):
+            qid, rule = topic.qid, by_rule.get(topic.qid)
+            shown = {
+                "verdict": _verdict(rule),
+                "rule": rule,
+                "model": by_model.get(qid),
+                "neighbours": neighbours.get(names[qid], (None, None)),
+            }
+            labels = [name for name in LABELS if _value(run, f"label_{name}", qid, place)]
+            measures = {
+                **{tier: _value(run, f"recall_{tier}", qid, place) for tier in TIERS},
+                **{"name": names[qid], "topic": topic, "repeat": repeat.number},
+                **{"verdict": shown["verdict"], "label": next(iter(labels), "")},
+            }
+            one = TracedQuestion(topic, repeat, names[qid], shown, measures)
+            questions.append((order, place, one))
+    return [one for _, _, one in sorted(questions, key=itemgetter(0, 1))]
+
+
+def _facts(trajectory: Trajectory) -> dict[str, Any]:
+    """What the table of all questions has of a trajectory. The first line of a page is a comment
+    with these values and with a fingerprint of them and of what the page was made from, so that a
+    trajectory is read only if its page is written."""
+    return {
+        "status": trajectory.status,
+        "calls": len(trajectory.calls),
+        "tokens": sum(call.tokens for call in trajectory.calls),
+        "dollars": number_of(trajectory.usage.get("dollars")),
+        "seconds": number_of(trajectory.seconds),
+    }
+
+
+def index_values(
+    run: str, benchmark: Benchmark, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the page of all questions shows, for the template."""
+    repeats = len({row["repeat"] for row in rows})
+    labels = [label for label in LABELS if any(row["label"] == label for row in rows)]
+
+    def question(row: Mapping[str, Any]) -> TableEntry:
+        label = row["topic"].qid + (f", repeat {row['repeat']}" if repeats > 1 else "")
+        link = f"{quote(row['name'])}.html" if "status" in row else ""
+        return TableEntry(label, sub=shorten(row["topic"].text, 160, placeholder="…"), link=link)
+
+    def status(row: Mapping[str, Any]) -> TableEntry:
+        value = row.get("status", "missing")
+        return TableEntry(value, value.replace("_", " "), kind=value)
+
+    def verdict(row: Mapping[str, Any]) -> TableEntry:
+        return TableEntry(row["verdict"] or None, kind=row["verdict"])
+
+    def label(row: Mapping[str, Any]) -> str | None:
+        return row["label"].replace("_", " ") or None
+
+    shown = [
+        Column("Question", question, numeric=False),
+        Column("Status", status, numeric=False),
+        Column("Verdict", verdict, numeric=False),
+        *([Column("Label", label, numeric=False)] if labels else []),
+        *(Column(f"recall {tier}", tier, decimals(2)) for tier in TIERS),
+        Column("calls", form=decimals(0)),
+        Column("tokens of tool output", "tokens", decimals(0)),
+        Column("dollars", form=decimals(4)),
+        Column("seconds", form=decimals(1)),
+    ]
+    if all(row.get("dollars") is None for row in rows):
+        shown = [column for column in shown if column.title != "dollars"]
+    digest = hashlib.sha256(_FILTER.encode()).digest()
+    return {
+        "title": f"Traces of {run}",
+        "benchmark": benchmark.name,
+        "table": Table(shown, rows),
+        "questions": len({row["topic"].qid for row in rows}),
+        "repeats": repeats,
+        "statuses": list(dict.fromkeys(row.get("status", "missing") for row in rows)),
+        "verdicts": list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
+        "labels": labels,
+        "script": _FILTER,
+        "script_hash": base64.b64encode(digest).decode("ascii"),
+    }
+
+
+def _template() -> Template:
+    return templates().get_template("traces.html")
 
 
 def _read_facts(path: Path, source: str) -> dict[str, Any]:
@@ -198,13 +257,14 @@ def _write(path: Path, text: str) -> None:
 # The script of the table: it hides the rows that do not match the fields above it. The address
 # `index.html#not_opened` chooses the questions with that label of `LABELS`.
 _FILTER = """
-const names = ["text", "status", "verdict", "label"];
-const fields = names.map((id) => document.getElementById(id));
+const fields = ["text", "status", "verdict", "label"].map((id) => document.getElementById(id));
+const titles = ["Status", "Verdict", "Label"];
+const shown = (row, title) => row.querySelector(`[data-column="${title}"]`)?.textContent;
 const refresh = () => {
   const [text, ...chosen] = fields.map((field) => field.value.toLowerCase());
   for (const row of document.querySelectorAll("tbody tr")) {
     row.hidden = !row.cells[0].textContent.toLowerCase().includes(text)
-      || chosen.some((value, place) => value && row.dataset[names[place + 1]] !== value);
+      || chosen.some((value, n) => value && shown(row, titles[n]) !== value.replaceAll("_", " "));
   }
 };
 const choose = () => {
@@ -255,18 +315,20 @@ def judged_documents(qrels: Mapping[str, Qrels], qid: str) -> dict[str, list[str
 def trace_values(
     trajectory: Trajectory, labels: Labels, price: Price, passages: DocumentStore | None = None
 ) -> dict[str, Any]:
-    """What the page of a trajectory shows, for the template `trace.html`: by the `labels` of
+    """What the page of a trajectory shows, for the template: by the `labels` of
     `judged_documents` and the price of the agent's model."""
     ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
     answer = trajectory.answer
+    evidence = [_document(docid, labels[docid], ranks, trajectory) for docid in labels]
+    matrix = matrix_values(trajectory, labels, passages)
     return {
         "trajectory": trajectory,
         "citations": [(docid, labels.get(parent(docid), ())) for docid in answer.citations],
         "documents": [(docid, labels.get(parent(docid), ())) for docid in answer.documents],
-        "evidence": [_document(docid, labels[docid], ranks, trajectory) for docid in labels],
-        "tiers": TIERS,
+        "evidence": _evidence_table(evidence) if evidence else None,
         "rounds": [_round(row, n, trajectory) for n, row in enumerate(trajectory.rounds, start=1)],
-        "matrix": matrix_values(trajectory, labels, passages),
+        "matrix": {**matrix, "table": _matrix_table(matrix)},
+        "signs": _SIGNS,
         "steps": list(_steps(trajectory, labels, ranks, price)),
         "as_text": as_text,
         "number": number,
@@ -303,6 +365,30 @@ def _document(
         if exposure.docid == docid:
             first[exposure.tier] = exposure.call
     return {"docid": docid, "judged": judged, "rank": min(ranked, default=None), "first": first}
+
+
+def _evidence_table(documents: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each value of `_document`."""
+
+    def rank(row: Mapping[str, Any]) -> TableEntry | None:
+        if row["rank"] is None:
+            return None
+        place, call = row["rank"]
+        return TableEntry(place, f"{place:,} in call {call}", link=f"#call-{call}")
+
+    def first(row: Mapping[str, Any], tier: str) -> TableEntry:
+        call = row["first"][tier]
+        if call is None or tier == "cited" or not call:
+            return TableEntry("never" if call is None else "yes")
+        return TableEntry(f"call {call}", link=f"#call-{call}")
+
+    shown = [
+        Column("document", "docid", numeric=False),
+        Column("judgement", lambda row: TableEntry("", judged=row["judged"]), numeric=False),
+        Column("best rank", rank, numeric=False),
+        *columns(first, TIERS, numeric=False),
+    ]
+    return Table(shown, documents)
 
 
 def _steps(
@@ -529,3 +615,37 @@ def matrix_values(
             }
         )
     return {"checklist": checklist, "documents": documents, "passages": based}
+
+
+_SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
+
+
+def _matrix_table(matrix: Mapping[str, Any]) -> Table:
+    """A row for each document of `matrix_values`, and a column for each requirement."""
+
+    def document(row: Mapping[str, Any]) -> TableEntry:
+        return TableEntry(row["docid"], sub=row["title"], judged=row["judged"])
+
+    def score(place: int, row: Mapping[str, Any]) -> TableEntry | None:
+        if (cell := row["cells"][place]) is None:
+            return None
+        passage, verdict = matrix["passages"].get(cell["passage"]), cell["verdict"]
+        return TableEntry(
+            cell["score"],
+            f"{_SIGNS[verdict]} {cell['score']}",
+            link=f"#passage-{passage['place']}" if passage else "",
+            kind=verdict,
+            tip=cell["rationale"],
+        )
+
+    shown = [
+        Column("document", document, numeric=False),
+        Column("place in the answer", "listed"),
+        Column("score"),
+        Column("overall", form=decimals(2)),
+        *(
+            Column(str(place + 1), partial(score, place), numeric=False, tip=need)
+            for place, need in enumerate(matrix["checklist"])
+        ),
+    ]
+    return Table(shown, matrix["documents"])

@@ -123,6 +123,31 @@ def results_of(page):
     return next(table for table in page.tables() if "failed" in table[0])
 
 
+def titled(page):
+    """The tables that can be scrolled, as lists of the titles of their columns, and of each row's
+    entries: what a narrow screen, which has no head of a table, shows next to each."""
+    for table in page.soup.select(".scroll > table"):
+        # A title is followed by the small note of its column.
+        titles = ["".join(th.find_all(string=True, recursive=False)) for th in table.select("th")]
+        heads = titles[: len(table.select("thead th"))]
+        yield (
+            heads[1:],
+            [[td.get("data-column") for td in tr("td")] for tr in table.select("tbody tr")],
+        )
+
+
+@pytest.mark.slow
+def test_each_entry_names_its_column_for_narrow_screens(page, tmp_path):
+    folder = traced(tmp_path / "run", two_rounds(), passages=AnyPassage())
+    counts = []
+    for each in (page, Page(folder / "index.html"), Page(folder / "1-7.html")):
+        tables = list(titled(each))
+        counts.append(len(tables))
+        for heads, rows in tables:
+            assert rows and all(row == heads for row in rows)
+    assert counts == [len(page.tables()), 1, 2]
+
+
 @pytest.mark.slow
 def test_the_table_of_results_has_the_varied_factors_every_metric_and_denominators(page, six):
     header, *rows = results_of(page)
@@ -610,9 +635,9 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
     assert names(folder) == {"index.html", "1-7.html", "1-8.html"}
     index = Page(folder / "index.html")
     assert [" ".join(row) for row in index.rows()[1:]] == [
-        "7Who built the mill? completed correct 0.67 0.33 0.33 0.33 2 17 0.5000 1.5",
-        "8Who burned it? failed — 0.00 0.00 0.00 0.00 0 0 — 2.0",
-        "9Never asked? missing" + " —" * 9,
+        "7 Who built the mill? completed correct 0.67 0.33 0.33 0.33 2 17 0.5000 1.5",
+        "8 Who burned it? failed — 0.00 0.00 0.00 0.00 0 0 — 2.0",
+        "9 Never asked? missing" + " —" * 9,
     ]
     links = index.attributes("href", tag="a")
     assert links == ["1-7.html", "1-8.html"]
