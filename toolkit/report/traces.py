@@ -13,19 +13,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from operator import itemgetter
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic, parent
+from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
@@ -42,7 +40,7 @@ from soundingline.toolkit.files import (
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.report.measures import decimals, number
-from soundingline.toolkit.report.page import Column, Table, TableEntry, columns, templates
+from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
@@ -57,27 +55,12 @@ from soundingline.toolkit.trajectory import (
     text_of,
 )
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
 PAGE = Path("traces", "index.html")
 _FORMAT = 6
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
+_SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
 
 Labels = Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True)
-class TracedQuestion:
-    """A question in one repeat of a run. `name` is that of its page, `shown` what the page has
-    besides the trajectory, and `measures` what the table of all questions has besides the facts of
-    the trajectory."""
-
-    topic: Topic
-    repeat: RunFolder
-    name: str
-    shown: Mapping[str, Any]
-    measures: Mapping[str, Any]
 
 
 def write_traces(
@@ -108,25 +91,21 @@ def write_traces(
         with file_lock(page.parent / ".lock"):
             remove_leftovers(page.parent)
             rows = []
-            for each in _traced_questions(folder, benchmark, run, reasons):
-                path, qid = page.parent / f"{each.name}.html", each.topic.qid
-                stamp = each.repeat.stamp(qid)
-                source = fingerprint(_FORMAT, stamp, content, dump_json(each.shown))
+            for row, repeat, shown in _questions(folder, benchmark, run, reasons):
+                path, qid = page.parent / f"{row['name']}.html", row["topic"].qid
+                stamp = repeat.stamp(qid)
+                source = fingerprint(_FORMAT, stamp, content, dump_json(shown))
                 facts = _read_facts(path, source) if stamp else {}
-                if stamp and not facts and (trajectory := each.repeat.read(qid)):
+                if stamp and not facts and (trajectory := repeat.read(qid)):
                     facts = _facts(trajectory)
-                    values = trace_values(
-                        trajectory, judged_documents(benchmark.qrels, qid), price, passages
-                    )
-                    values |= {**facts, **each.shown, "repeat": each.repeat.number}
-                    values |= {
-                        "accepted": benchmark.answers.get(qid, ()),
-                        "title": f"Question {qid}",
-                    }
+                    labels = judged_documents(benchmark.qrels, qid)
+                    values = trace_values(trajectory, labels, price, passages)
+                    values |= {**facts, **shown, "repeat": repeat.number}
+                    values["accepted"] = benchmark.answers.get(qid, ())
                     comment = json.dumps({"key": fingerprint(source, facts), **facts})
-                    _write(path, f"<!-- {comment} -->\n{_template().render(values)}")
-                rows.append({**each.measures, **facts})
-            _write(page, _template().render(index_values(folder.name, benchmark, rows)))
+                    _write(path, f"<!-- {comment} -->\n{_rendered(values)}")
+                rows.append({**row, **facts})
+            _write(page, _rendered(index_values(folder.name, benchmark, rows)))
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
@@ -135,14 +114,15 @@ def write_traces(
     return page
 
 
-def _traced_questions(
+def _questions(
     folder: RunFolder,
     benchmark: Benchmark,
     run: EvaluatedRun,
     reasons: Sequence[Mapping[str, ModelVerdict]],
-) -> list[TracedQuestion]:
-    """Every question in every repeat, the repeats of each question together."""
-    questions = []
+) -> list[tuple[dict[str, Any], RunFolder, dict[str, Any]]]:
+    """For each question and repeat, the repeats of a question together: its row for `index_values`,
+    the folder of the repeat, and what its page shows besides the trajectory."""
+    by_question: dict[str, list[Any]] = {topic.qid: [] for topic in benchmark.topics}
     for place, repeat in enumerate(folder.repeats()):
         verdicts = read_json(repeat.path / VERDICTS, list[Verdict], do="evaluate the run again")
         by_rule = {row["qid"]: row for row in verdicts}
@@ -151,23 +131,19 @@ def _traced_questions(
         recorded = [name for qid, name in names.items() if repeat.stamp(qid)]
         around = zip([None, *recorded], [*recorded[1:], None], strict=False)
         neighbours = dict(zip(recorded, around, strict=True))
-        for order, topic in enumerate(benchmark.topics):
-            qid, rule = topic.qid, by_rule.get(topic.qid)
+        for topic in benchmark.topics:
+            qid, rule, value = topic.qid, by_rule.get(topic.qid), partial(_value, run, place)
+            row = {
+                **{"name": names[qid], "topic": topic, "repeat": repeat.number},
+                **{"verdict": _verdict(rule), **{t: value(f"recall_{t}", qid) for t in TIERS}},
+                "label": next((name for name in LABELS if value(f"label_{name}", qid)), ""),
+            }
             shown = {
-                "verdict": _verdict(rule),
-                "rule": rule,
-                "model": by_model.get(qid),
+                **{"verdict": row["verdict"], "rule": rule, "model": by_model.get(qid)},
                 "neighbours": neighbours.get(names[qid], (None, None)),
             }
-            labels = [name for name in LABELS if _value(run, f"label_{name}", qid, place)]
-            measures = {
-                **{tier: _value(run, f"recall_{tier}", qid, place) for tier in TIERS},
-                **{"name": names[qid], "topic": topic, "repeat": repeat.number},
-                **{"verdict": shown["verdict"], "label": next(iter(labels), "")},
-            }
-            one = TracedQuestion(topic, repeat, names[qid], shown, measures)
-            questions.append((order, place, one))
-    return [one for _, _, one in sorted(questions, key=itemgetter(0, 1))]
+            by_question[qid].append((row, repeat, shown))
+    return [each for repeats in by_question.values() for each in repeats]
 
 
 def _facts(trajectory: Trajectory) -> dict[str, Any]:
@@ -189,40 +165,33 @@ def index_values(
     """What the page of all questions shows, for the template."""
     repeats = len({row["repeat"] for row in rows})
     labels = [label for label in LABELS if any(row["label"] == label for row in rows)]
-
-    def question(row: Mapping[str, Any]) -> TableEntry:
-        label = row["topic"].qid + (f", repeat {row['repeat']}" if repeats > 1 else "")
+    items = []
+    for row in rows:
+        topic, status = row["topic"], row.get("status", "missing")
+        name = topic.qid + (f", repeat {row['repeat']}" if repeats > 1 else "")
         link = f"{quote(row['name'])}.html" if "status" in row else ""
-        return TableEntry(label, sub=shorten(row["topic"].text, 160, placeholder="…"), link=link)
-
-    def status(row: Mapping[str, Any]) -> TableEntry:
-        value = row.get("status", "missing")
-        return TableEntry(value, value.replace("_", " "), kind=value)
-
-    def verdict(row: Mapping[str, Any]) -> TableEntry:
-        return TableEntry(row["verdict"] or None, kind=row["verdict"])
-
-    def label(row: Mapping[str, Any]) -> str | None:
-        return row["label"].replace("_", " ") or None
-
+        snippet = shorten(topic.text, 160, placeholder="…")
+        item = {
+            "Question": TableEntry(name, sub=snippet, link=link),
+            "Status": TableEntry(status.replace("_", " "), kind=status),
+            "Verdict": TableEntry(row["verdict"] or None, kind=row["verdict"]),
+            "Label": row["label"].replace("_", " ") or None,
+        }
+        items.append({**row, **item})
+    paid = any(row.get("dollars") is not None for row in rows)
     shown = [
-        Column("Question", question, numeric=False),
-        Column("Status", status, numeric=False),
-        Column("Verdict", verdict, numeric=False),
-        *([Column("Label", label, numeric=False)] if labels else []),
+        *texts("Question", "Status", "Verdict", *(["Label"] if labels else [])),
         *(Column(f"recall {tier}", tier, decimals(2)) for tier in TIERS),
         Column("calls", form=decimals(0)),
         Column("tokens of tool output", "tokens", decimals(0)),
-        Column("dollars", form=decimals(4)),
+        *([Column("dollars", form=decimals(4))] if paid else []),
         Column("seconds", form=decimals(1)),
     ]
-    if all(row.get("dollars") is None for row in rows):
-        shown = [column for column in shown if column.title != "dollars"]
     digest = hashlib.sha256(_FILTER.encode()).digest()
     return {
         "title": f"Traces of {run}",
         "benchmark": benchmark.name,
-        "table": Table(shown, rows),
+        "table": Table(shown, items),
         "questions": len({row["topic"].qid for row in rows}),
         "repeats": repeats,
         "statuses": list(dict.fromkeys(row.get("status", "missing") for row in rows)),
@@ -233,8 +202,8 @@ def index_values(
     }
 
 
-def _template() -> Template:
-    return templates().get_template("traces.html")
+def _rendered(values: Mapping[str, Any]) -> str:
+    return templates().get_template("traces.html").render(values)
 
 
 def _read_facts(path: Path, source: str) -> dict[str, Any]:
@@ -286,7 +255,7 @@ def _verdict(verdict: Mapping[str, Any] | None) -> str:
     return "correct" if verdict.get("correct") else "wrong"
 
 
-def _value(run: EvaluatedRun, measure: str, qid: str, place: int) -> float | None:
+def _value(run: EvaluatedRun, place: int, measure: str, qid: str) -> float | None:
     """The value of a measure in the repeat at a place; None where it is not known."""
     if not run.repeats:
         return run.per_question.get(measure, {}).get(qid)
@@ -319,20 +288,44 @@ def trace_values(
     `judged_documents` and the price of the agent's model."""
     ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
     answer = trajectory.answer
-    evidence = [_document(docid, labels[docid], ranks, trajectory) for docid in labels]
-    matrix = matrix_values(trajectory, labels, passages)
+    evidence = [_evidence(docid, labels[docid], ranks, trajectory) for docid in labels]
     return {
+        "title": f"Question {trajectory.qid}",
         "trajectory": trajectory,
         "citations": [(docid, labels.get(parent(docid), ())) for docid in answer.citations],
         "documents": [(docid, labels.get(parent(docid), ())) for docid in answer.documents],
-        "evidence": _evidence_table(evidence) if evidence else None,
+        "evidence": Table(texts("document", "judgement", "best rank", *TIERS), evidence),
         "rounds": [_round(row, n, trajectory) for n, row in enumerate(trajectory.rounds, start=1)],
-        "matrix": {**matrix, "table": _matrix_table(matrix)},
-        "signs": _SIGNS,
+        "matrix": matrix_values(trajectory, labels, passages),
         "steps": list(_steps(trajectory, labels, ranks, price)),
         "as_text": as_text,
         "number": number,
     }
+
+
+def _evidence(
+    docid: str, judged: Sequence[str], ranks: Sequence[Mapping[str, int]], trajectory: Trajectory
+) -> dict[str, TableEntry]:
+    """The row of a judged document: its best rank, and the first call in each tier, which may not
+    be recorded."""
+    ranked = [(row[docid], call) for call, row in enumerate(ranks, start=1) if docid in row]
+    first: dict[str, int] = {
+        exposure.tier: exposure.call
+        for exposure in reversed(trajectory.exposures)
+        if exposure.docid == docid
+    }
+    if ranked:
+        first["surfaced"] = min(call for _, call in ranked)
+    row = {"document": TableEntry(docid), "judgement": TableEntry("", judged=judged)}
+    for rank, call in sorted(ranked)[:1]:
+        row["best rank"] = TableEntry(rank, f"{rank:,} in call {call}", link=f"#call-{call}")
+    for tier in TIERS:
+        shown = first.get(tier, 0 if docid in trajectory.tiers.get(tier, ()) else None)
+        if shown and tier != "cited":
+            row[tier] = TableEntry(f"call {shown}", link=f"#call-{shown}")
+        else:
+            row[tier] = TableEntry("never" if shown is None else "yes")
+    return row
 
 
 def as_text(value: Any) -> str:
@@ -348,47 +341,6 @@ def _ranks(ranking: Sequence[str], labels: Labels) -> dict[str, int]:
         if docid in labels:
             ranks.setdefault(docid, rank)
     return ranks
-
-
-def _document(
-    docid: str, judged: Sequence[str], ranks: Sequence[Mapping[str, int]], trajectory: Trajectory
-) -> dict[str, Any]:
-    """A judged document, with its best rank as (rank, number of the call), and with the number of
-    the first call in each tier: None if there is none, 0 if it is not recorded."""
-    ranked = [(row[docid], call) for call, row in enumerate(ranks, start=1) if docid in row]
-    first: dict[str, int | None] = {
-        tier: 0 if docid in trajectory.tiers.get(tier, ()) else None for tier in TIERS
-    }
-    if ranked:
-        first["surfaced"] = min(call for _, call in ranked)
-    for exposure in reversed(trajectory.exposures):
-        if exposure.docid == docid:
-            first[exposure.tier] = exposure.call
-    return {"docid": docid, "judged": judged, "rank": min(ranked, default=None), "first": first}
-
-
-def _evidence_table(documents: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each value of `_document`."""
-
-    def rank(row: Mapping[str, Any]) -> TableEntry | None:
-        if row["rank"] is None:
-            return None
-        place, call = row["rank"]
-        return TableEntry(place, f"{place:,} in call {call}", link=f"#call-{call}")
-
-    def first(row: Mapping[str, Any], tier: str) -> TableEntry:
-        call = row["first"][tier]
-        if call is None or tier == "cited" or not call:
-            return TableEntry("never" if call is None else "yes")
-        return TableEntry(f"call {call}", link=f"#call-{call}")
-
-    shown = [
-        Column("document", "docid", numeric=False),
-        Column("judgement", lambda row: TableEntry("", judged=row["judged"]), numeric=False),
-        Column("best rank", rank, numeric=False),
-        *columns(first, TIERS, numeric=False),
-    ]
-    return Table(shown, documents)
 
 
 def _steps(
@@ -565,87 +517,48 @@ def matrix_values(
 ) -> dict[str, Any]:
     """Documents and the requirements of the last checklist.
 
-    `documents` are at most 200, first those of the answer in its order, then the others by score,
-    with a cell for each requirement (None without a score); `passages` has each passage on which a
-    score is based, with its text (empty if it is unknown) and the cells that are based on it.
+    The `table` has at most 200 documents, first those of the answer in its order, then the others
+    by score, and a column for each requirement. `passages` has each passage on which a score is
+    based, with its text (empty if it is unknown) and its `reasons`: (requirement, score,
+    rationale).
     """
     checklist = last_checklist(trajectory.rounds)
     scored = scored_documents(trajectory.rounds)
     listed = {docid: rank for rank, docid in enumerate(trajectory.answer.documents, start=1)}
     order = sorted(scored, key=lambda docid: -(scored[docid].score or 0.0))
     order.sort(key=lambda docid: listed.get(docid, len(listed) + 1))
-    documents: list[dict[str, Any]] = []
     based: dict[str, dict[str, Any]] = {}
+    rows = []
     for docid in order[:_MOST_DOCUMENTS]:
         units = {}
         if passages is not None:
             for name in scored[docid].passages:
                 with suppress(KeyError):  # the corpus may have changed
                     units[name] = passages.texts([name])[0]
-        cells: list[dict[str, Any] | None] = []
+        title = next((unit.title for unit in units.values()), "")
+        row = {
+            "document": TableEntry(docid, sub=title, judged=labels.get(parent(docid), ())),
+            "place in the answer": listed.get(docid),
+            "score": TableEntry(scored[docid].score, number(scored[docid].score, 2)),
+            "overall": scored[docid].probability,
+        }
         for place, need in enumerate(checklist, start=1):
-            row = scored[docid].requirements.get(need)
-            if row is None:
-                cells.append(None)
+            if (cell := scored[docid].requirements.get(need)) is None:
                 continue
-            verdict, unit_id = text_of(row.get("verdict")), text_of(row.get("passage"))
-            cell = {
-                "requirement": place,
-                "verdict": verdict if verdict in ("satisfied", "not", "unknown") else "unknown",
-                "score": number(number_of(row.get("score")), 2),
-                "rationale": text_of(row.get("rationale")),
-                "passage": unit_id,
-            }
-            cells.append(cell)
+            verdict, unit_id = text_of(cell.get("verdict")), text_of(cell.get("passage"))
+            kind = verdict if verdict in _SIGNS else "unknown"
+            score = f"{_SIGNS[kind]} {number(number_of(cell.get('score')), 2)}"
+            reason, link = text_of(cell.get("rationale")), ""
             if unit_id:
-                unit = units.get(unit_id)
-                based.setdefault(
-                    unit_id,
-                    {"place": len(based) + 1, "text": unit.text if unit else "", "cells": []},
-                )["cells"].append(cell)
-        documents.append(
-            {
-                "docid": docid,
-                "title": next((unit.title for unit in units.values()), ""),
-                "judged": labels.get(parent(docid), ()),
-                "listed": listed.get(docid),
-                "score": number(scored[docid].score, 2),
-                "overall": scored[docid].probability,
-                "cells": cells,
-            }
-        )
-    return {"checklist": checklist, "documents": documents, "passages": based}
-
-
-_SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
-
-
-def _matrix_table(matrix: Mapping[str, Any]) -> Table:
-    """A row for each document of `matrix_values`, and a column for each requirement."""
-
-    def document(row: Mapping[str, Any]) -> TableEntry:
-        return TableEntry(row["docid"], sub=row["title"], judged=row["judged"])
-
-    def score(place: int, row: Mapping[str, Any]) -> TableEntry | None:
-        if (cell := row["cells"][place]) is None:
-            return None
-        passage, verdict = matrix["passages"].get(cell["passage"]), cell["verdict"]
-        return TableEntry(
-            cell["score"],
-            f"{_SIGNS[verdict]} {cell['score']}",
-            link=f"#passage-{passage['place']}" if passage else "",
-            kind=verdict,
-            tip=cell["rationale"],
-        )
-
+                text = units[unit_id].text if unit_id in units else ""
+                new: dict[str, Any] = {"place": len(based) + 1, "text": text, "reasons": []}
+                based.setdefault(unit_id, new)["reasons"].append((place, score, reason))
+                link = f"#passage-{based[unit_id]['place']}"
+            row[str(place)] = TableEntry(score, link=link, kind=kind, tip=reason)
+        rows.append(row)
     shown = [
-        Column("document", document, numeric=False),
-        Column("place in the answer", "listed"),
-        Column("score"),
-        Column("overall", form=decimals(2)),
-        *(
-            Column(str(place + 1), partial(score, place), numeric=False, tip=need)
-            for place, need in enumerate(matrix["checklist"])
-        ),
+        *texts("document"),
+        *(Column("place in the answer"), Column("score"), Column("overall", form=decimals(2))),
+        *(Column(str(n), numeric=False, tip=need) for n, need in enumerate(checklist, start=1)),
     ]
-    return Table(shown, matrix["documents"])
+    return {"checklist": checklist, "table": Table(shown, rows), "passages": based}

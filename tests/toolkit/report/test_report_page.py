@@ -29,6 +29,7 @@ from report_runs import (
     printed,
     searched,
     six_runs,
+    texts,
     traced,
     two_calls,
     two_rounds,
@@ -924,23 +925,23 @@ def test_rounds_have_their_queries_and_checklist():
 def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores():
     labels = judged_documents(BENCHMARK.qrels, "7")
     matrix = matrix_values(two_rounds(), labels, AnyPassage())
-    assert [row["docid"] for row in matrix["documents"]] == ["d2", "d1", "x9"]
-    second, first, other = matrix["documents"]
-    assert (second["listed"], first["listed"], other["listed"]) == (1, 2, None)
-
-    def cells(row):
-        return [cell and (cell["verdict"], cell["score"]) for cell in row["cells"]]
-
-    assert cells(first) == [("satisfied", "0.95"), ("satisfied", "0.95"), ("unknown", "0.00")]
-    assert cells(other) == [("not", "0.10"), ("unknown", "0.00"), None]
-    assert (first["score"], second["overall"]) == ("0.90", 0.99)
-    assert second["judged"] == ["evidence 2", "gold"] and second["title"] == "Of d2"
-    evidence = second["cells"][1]
-    assert (evidence["passage"], evidence["rationale"]) == ("d2%p1", "because of d2")
-    assert (first["cells"][1]["passage"], first["cells"][2]["passage"]) == ("d1%p1", "")
-    texts = {name: passage["text"] for name, passage in matrix["passages"].items()}
-    assert texts["d2%p1"] == "The mill grinds barley."
-    assert texts["d1%p0"] == "", "the store does not have those of d1"
+    titles = [column.title for column in matrix["table"].columns]
+    assert titles[1:] == ["place in the answer", "score", "overall", "1", "2", "3"]
+    assert [column.tip for column in matrix["table"].columns[4:]] == list(CHECKLIST)
+    assert texts(matrix["table"]) == [
+        ["d2", "1", "0.97", "0.99", "✓ 0.95", "✓ 0.95", "✓ 0.95"],
+        ["d1", "2", "0.90", "—", "✓ 0.95", "✓ 0.95", "? 0.00"],
+        ["x9", "—", "0.05", "—", "✗ 0.10", "? 0.00", "—"],
+    ]
+    (document, *_, second, _), (*_, unknown), _ = matrix["table"].rows
+    assert document.judged == ["evidence 2", "gold"] and document.sub == "Of d2"
+    assert (second.kind, second.tip) == ("satisfied", "because of d2")
+    assert second.link == f"#passage-{matrix['passages']['d2%p1']['place']}"
+    assert (unknown.kind, unknown.link) == ("unknown", "")
+    shown = {name: passage["text"] for name, passage in matrix["passages"].items()}
+    assert shown["d2%p1"] == "The mill grinds barley."
+    assert shown["d1%p0"] == "", "the store does not have those of d1"
+    assert matrix["passages"]["d2%p1"]["reasons"] == [(2, "✓ 0.95", "because of d2")]
     answer = values(two_rounds())["documents"]
     assert answer == [("d2", ["evidence 2", "gold"]), ("d1", ["evidence"]), ("gone", ())]
 
