@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -146,8 +146,6 @@ def texts(*titles: str) -> list[Column]:
 
 RUN = Column("run", attrgetter("entry"), numeric=False)
 """The first column of a table whose items are the `RunStyle`s of runs."""
-RUN_OF_ITEM = Column("run", lambda item: item[0].entry, numeric=False)
-"""The same, of items that begin with a `RunStyle`."""
 
 
 @dataclass(frozen=True)
@@ -185,16 +183,17 @@ class TextSpan:
 
 @dataclass(frozen=True)
 class Report:
-    """One report as HTML (a file that loads nothing) and as Markdown.
+    """One report as HTML (a file that loads nothing) and as Markdown, with its `tables` by section.
 
     Example:
-        >>> Report(html="<p>1</p>", markdown="1").markdown
-        '1'
-        >>> write_report(folder, render(runs, compare(runs), title="mine"))  # doctest: +SKIP
+        >>> report = render(runs, compare(runs), title="mine")  # doctest: +SKIP
+        >>> report.tables["results"][0].to_frame()  # doctest: +SKIP
+        >>> write_report(folder, report)  # doctest: +SKIP
     """
 
     html: str
     markdown: str
+    tables: Mapping[str, Sequence[Table]]
 
 
 def page(
@@ -216,7 +215,8 @@ def page(
     text = {
         kind: templates().get_template(f"report.{kind}").render(parts) for kind in ("html", "md")
     }
-    return Report(text["html"], re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n")
+    markdown = re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n"
+    return Report(text["html"], markdown, {each.anchor: each.tables for each in sections})
 
 
 def write_report(folder: Path, report: Report) -> Path:

@@ -46,8 +46,8 @@ from soundingline.toolkit.report.measures import (
 )
 from soundingline.toolkit.report.page import (
     COLOURS,
+    DASH,
     RUN,
-    RUN_OF_ITEM,
     Column,
     RunStyle,
     Section,
@@ -318,11 +318,11 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
         return str(run.factors[name])
     group, *keys = name.split(".")
     if not keys or run.factors.get(group, "none") == "none":
-        return "—"
+        return DASH
     value: Any = run.manifest.get("config", {}).get(group)
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
-    return "—" if value is None else str(value)
+    return DASH if value is None else str(value)
 
 
 def question_count(run: EvaluatedRun) -> int:
@@ -373,12 +373,6 @@ def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
         return None
     is_mean = np.isclose(np.mean(values), run.metrics[measure], rtol=1e-3, atol=1e-4)
     return mean_interval(values) if is_mean else None
-
-
-def interval_of(run: EvaluatedRun, measure: str) -> str:
-    """`run_interval` as text; empty if there is none."""
-    interval = run_interval(run, measure)
-    return interval_text(*interval, measure) if interval else ""
 
 
 # The table of results.
@@ -760,13 +754,13 @@ def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> list[Ta
 
 def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> list[Table]:
     """A table of the settings that differ, with a row for each run; none if there are none."""
+    values = {style.run.name: row for style, row in zip(data.styles, rows, strict=True)}
 
     def setting(name: str) -> Column:
-        return Column(name, lambda item: item[1].get(name) or None, numeric=False)
+        return Column(name, lambda style: values[style.run.name].get(name) or None, numeric=False)
 
     shown = [setting(name) for name in _varying(rows)]
-    items = zip(data.styles, rows, strict=True)
-    return [Table([RUN_OF_ITEM, *shown], items, folded=folded)] if shown else []
+    return [Table([RUN, *shown], data.styles, folded=folded)] if shown else []
 
 
 def glossary_section(data: ReportData) -> Section:

@@ -57,7 +57,7 @@ from soundingline.toolkit.report.measures import (
     ordered,
     probability,
 )
-from soundingline.toolkit.report.page import plain_markdown
+from soundingline.toolkit.report.page import Column, Table, TableEntry, plain_markdown
 from soundingline.toolkit.report.results import (
     ReportData,
     exits_section,
@@ -117,6 +117,20 @@ def test_both_formats_hold_the_same_tables(page, six):
         *("differences", "results", "effects", "funnel", "curves", "calls", "exits", "setup"),
         *("provenance", "glossary"),
     ]
+
+
+@pytest.mark.slow
+def test_the_tables_are_frames_of_the_values_themselves(six):
+    runs = six_runs()
+    results, *_ = (table.to_frame() for table in six.tables["results"])
+    assert list(results["unit · retriever"][:2]) == [
+        "document · bm25_default", "document · bm25_tuned"
+    ]  # fmt: skip
+    assert list(results["accuracy"]) == [run.metrics["accuracy"] for run in runs]
+    assert list(results["failed"]) == [run.counts["failed"] for run in runs]
+    columns = [Column("cost", note="once"), Column("cost", "later", note="again"), Column("n")]
+    frame = Table(columns, [{"cost": 1.5, "later": TableEntry(2, "two")}]).to_frame()
+    assert frame.to_dict("list") == {"cost (once)": [1.5], "cost (again)": [2], "n": [None]}
 
 
 def results_of(page):
