@@ -36,6 +36,7 @@ from soundingline.toolkit.report.page import (
     Table,
     TableEntry,
     columns,
+    section,
     texts,
 )
 from soundingline.toolkit.report.plots import against_cost, exposure, funnel, spreads
@@ -61,21 +62,14 @@ def funnel_section(data: ReportData) -> Section | None:
         return None
     levels = list(dict.fromkeys(level for style in having for level in style.run.funnel))
     key = f"Bar: {levels[0]}" + (f"; diamond: {levels[1]}." if len(levels) > 1 else ".")
-    return Section(
+    return section(
         "funnel",
-        "Evidence funnel",
-        lead="Macro-averaged recall of the judged evidence that an agent had in a ranking "
-        "(surfaced), saw on a result page (previewed), read (opened) and cited in its answer "
-        "(cited), and the mean number of documents in each tier per question.",
         figures=[
             Figure(funnel(style, style.run.funnel), heading=style.label, style=style)
             for style in having
             if style.colour is not None
         ],
         key=key + (_ONLY_COLOURED if data.too_many_colours else ""),
-        note="Surfaced counts all documents of a ranking down to the depth of the tool, often "
-        "1,000 per search, of which the agent saw only a few. Recall in this tier is not "
-        "comparable between depths; the curves below compare runs at equal exposure.",
         tables=[_funnel_table(having, level) for level in levels],
     )
 
@@ -109,12 +103,8 @@ def curves_section(data: ReportData) -> Section | None:
             tables.append(_curve_table(having, unit))
     if not figures:
         return None
-    return Section(
+    return section(
         "curves",
-        "Recall at equal exposure",
-        lead="Mean recall of evidence among the documents that an agent was shown (previewed or "
-        "opened), after a number of documents or of tokens of tool output per question. A higher "
-        "curve means that the same amount of reading brought more evidence.",
         legend=data.highlighted,
         figures=figures,
         key=_GREY if data.too_many_colours else "",
@@ -141,15 +131,8 @@ def steps_section(data: ReportData) -> Section | None:
     having = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
     if not having:
         return None
-    return Section(
+    return section(
         "steps",
-        "Where evidence is lost",
-        lead="The share of questions with an evidence document in a ranking (surfaced), on a "
-        "result page (previewed) and read (opened), whose answer was in the shown characters of "
-        "one, and that were answered right: each step and all before it. An excerpt with the "
-        "answer counts as opened.",
-        note="Left out are questions without an accepted answer, with the answer yes or no, and "
-        "with an accepted answer in the question or in no evidence document.",
         tables=[_step_table(having), *_term_tables(data, having), _label_table(data, having)],
     )
 
@@ -241,9 +224,8 @@ def calls_section(data: ReportData) -> Section | None:
     branching = [style for style in data.styles if _BRANCHES[0] in style.run.metrics]
     if any(style.run.metrics[_BRANCHES[0]] for style in branching):
         tables.append(_branch_table(branching))
-    return Section(
+    return section(
         "calls",
-        "Calls per question",
         figures=figures,
         key="Thin line: 5th to 95th percentile of the questions; thick line: 25th to 75th; dot: "
         "median." + (_ONLY_COLOURED if data.too_many_colours else ""),
@@ -281,18 +263,7 @@ def queries_section(data: ReportData) -> Section | None:
     tables = [_queries_table(styles, names, folded) for folded, names in _OF_QUERIES.items()]
     if not styles:
         return None
-    return Section(
-        "queries",
-        "Queries of the agents",
-        lead="The form of the queries that agents wrote, where their words come from, and how each "
-        "differs from the query before it, for all queries of a question and for the first, the "
-        "second and the later ones.",
-        note="Means over n questions of the mean of a question’s queries, with 95% confidence "
-        "intervals; shares from 0 to 1. A word’s source is that of its first use, so that it does "
-        "not depend on which documents the query found. Queries that are neither added, dropped, "
-        "exchanged nor new have the words of the query before. A pattern of grep is not a query.",
-        tables=[table for table in tables if table.rows],
-    )
+    return section("queries", tables=[table for table in tables if table.rows])
 
 
 def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str) -> Table:
@@ -334,18 +305,14 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
         total = None if spent is None else spent * recorded_count(style.run)
         return TableEntry(spent, sub="" if total is None else f"{number(total, 2)} in all")
 
-    return Section(
+    return section(
         "accuracy-cost",
-        "Accuracy against cost",
         lead=f"Accuracy against the {unit} that language models used for a question.",
         legend=data.highlighted if data.too_many_colours else (),
         figures=[
             Figure(against_cost(points, axis=f"{unit} per question", measure=measure, front=front))
         ],
         key=" ".join(key),
-        note="A run is on the Pareto front if no other run is at least as accurate for at most the "
-        "same cost, and better in one of the two. The front is of means: neighbours on it may not "
-        "differ significantly. Requests of the judge are not counted.",
         tables=[
             Table(
                 [
@@ -448,18 +415,13 @@ def costs_section(data: ReportData) -> Section | None:
             return TableEntry(value, number(value, digits))
 
         shown += columns(amount, _UNITS, note=words)
-    return Section(
+    return section(
         "costs",
-        "Recall against cost",
         lead=f"{measure} against the cost of a run: the cost of phrases for the whole corpus and "
         "of their index, which are made once, and the cost per query.",
         legend=data.highlighted,
         figures=figures,
         key=" ".join(key),
-        note="Dollars and tokens are those of language models, including replies that were read "
-        "from a cache; — where unknown. Seconds are wall time on the machine of the run, including "
-        "the time to load models and indexes, without the time to wait for phrases of the corpus. "
-        "The cost per query of an agent is its cost per question, without replies from a cache.",
         tables=[Table(shown, data.styles)],
     )
 
@@ -559,18 +521,7 @@ def cell_costs_section(data: ReportData) -> Section | None:
     """`cell_costs_table` with its explanation."""
     if (table := cell_costs_table(data)) is None:
         return None
-    return Section(
-        "cell-costs",
-        "Cost of each run",
-        lead="Dollars and tokens of the language models of the agent and of the pipeline, and wall "
-        "seconds, by question and repeat: the median, the 90th percentile, and the sum over those "
-        "for which they are known.",
-        note="GPU seconds are those of local models: the seconds in the models of stages, and for "
-        "a vLLM server on this machine all seconds of the run, for each of its GPUs. Indexes and "
-        "phrases of a corpus are made once, and each run that uses them names their cost. Requests "
-        "of the judge are not counted.",
-        tables=[table],
-    )
+    return section("cell-costs", tables=[table])
 
 
 def corpus_size_section(data: ReportData) -> Section | None:
@@ -601,13 +552,9 @@ def corpus_size_section(data: ReportData) -> Section | None:
         svg = against_cost(points, axis=axis, measure=measure, lines=drawn)
         figures.append(Figure(svg, heading=f"{measure} against the size of the corpus"))
     share = Column("share", lambda style: shares[style.run.name], decimals(2))
-    return Section(
+    return section(
         "corpus-size",
-        "Effect of the size of the corpus",
-        lead="Each corpus keeps all judged documents and a share of the others; a smaller one is "
-        "part of a larger one.",
         figures=figures,
-        key="A line joins the runs of one system. Vertical: 95% confidence interval of the mean.",
         tables=[
             Table(
                 [RUN, share, *(Column(m, partial(run_measure, measure=m)) for m in measures)],
@@ -633,14 +580,7 @@ def roles_section(data: ReportData) -> Section | None:
         return None
     used = columns(lambda row, name: row[name], _QUANTITIES)
     share = Column("share", form=percent, note="of the dollars")
-    return Section(
-        "roles",
-        "Cost by role",
-        lead="Usage of language models per question, by the component that made the requests.",
-        note="Means over the questions for which they are known; — if there are none. The judge, "
-        "and phrases for a whole corpus, are not part of a question.",
-        tables=[Table([*texts("run", "role"), *used, share], rows)],
-    )
+    return section("roles", tables=[Table([*texts("run", "role"), *used, share], rows)])
 
 
 _QUANTITIES = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")

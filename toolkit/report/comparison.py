@@ -40,6 +40,7 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     TextSpan,
     page,
+    section,
     texts,
 )
 from soundingline.toolkit.report.plots import ForestPanel, forest
@@ -133,13 +134,7 @@ def threats_section(threats: Sequence[Threat]) -> Section | None:
         {"name": each.name, "threat": each.text, "accepted": "accepted" if each.accepted else ""}
         for each in threats
     ]
-    return Section(
-        "threats",
-        "Threats to validity",
-        lead="What the composition of the cells, their manifests and their measures give a "
-        "reviewer to object to. The author has accepted those that are marked.",
-        tables=[Table(texts("name", "threat", "accepted"), rows)],
-    )
+    return section("threats", tables=[Table(texts("name", "threat", "accepted"), rows)])
 
 
 # Contrasts: the differences that the summary and the figure show.
@@ -487,9 +482,9 @@ def differences_section(
             "Holm’s correction, find it smaller than the margin of "
             f"{value_text(data.margin, first)}; else it is undecided."
         )
-    return Section(
+    return section(
         "differences",
-        title,
+        title=title,
         lead=lead,
         figures=_forests(data, planned),
         note=note,
@@ -652,9 +647,9 @@ def benchmarks_section(data: ReportData) -> Section | None:
         else "The macro average is the unweighted mean over the benchmarks. It is not tested, "
         "because a few benchmarks are not a sample. "
     )
-    return Section(
+    return section(
         "benchmarks",
-        f"{first} by {'benchmark' if systems.different > 1 else 'size of the corpus'}",
+        title=f"{first} by {'benchmark' if systems.different > 1 else 'size of the corpus'}",
         lead=f"{len(systems.systems)} systems over {over}. Runs with the same settings, except for "
         "those of the benchmark, are one system.",
         note=f"{average}Tests are paired within each benchmark and "

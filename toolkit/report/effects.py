@@ -11,7 +11,7 @@ from soundingline.toolkit.evaluation.comparison import varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import holm
 from soundingline.toolkit.report.measures import probability
-from soundingline.toolkit.report.page import Column, Section, Table, texts
+from soundingline.toolkit.report.page import Column, Section, Table, section, texts
 from soundingline.toolkit.report.results import ReportData, factor_value, measure_entry
 
 _MEASURES = ("accuracy", "nDCG@10")  # the first that all runs have
@@ -67,9 +67,8 @@ def effects_section(data: ReportData) -> Section | None:
         Column("p", form=probability),
         Column("p (Holm)", form=probability),
     ]
-    return Section(
+    return section(
         "effects",
-        "Main effects and interactions",
         lead=f"Effects on {measure} in a full factorial design of {len(runs)} runs over "
         f"{len(shared):,} questions. An effect is a contrast of the cells within each question. "
         "The test flips the signs of the questions’ contrasts, and the interval resamples "

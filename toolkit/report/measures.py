@@ -35,12 +35,14 @@ class Measure:
 
 
 _TREC = "trec_eval; ir_measures (MacAvaney et al., 2022)"
+_FILE = "measures.yaml"
 _BETTER = {"higher": HIGHER, "lower": LOWER, "neither": NEITHER}
 
 
 @cache
-def _file() -> dict[str, Any]:
-    text = resources.files(__package__).joinpath("measures.yaml").read_text(encoding="utf-8")
+def read_data(name: str) -> dict[str, Any]:
+    """The content of a YAML file of this package."""
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.safe_load(text)
     return content
 
@@ -49,7 +51,10 @@ def _file() -> dict[str, Any]:
 def _by_name() -> dict[str, Measure]:
     """The measures of `measures.yaml`, and the share of questions with each label."""
     shares = {f"label_{label}": f"Share of questions: {text}." for label, text in LABELS.items()}
-    groups = [*_file()["measures"], {"digits": 3, "better": "neither", "definitions": shares}]
+    groups = [
+        *read_data(_FILE)["measures"],
+        {"digits": 3, "better": "neither", "definitions": shares},
+    ]
     return {
         name: Measure(
             name, group["digits"], _BETTER[group["better"]], text, group.get("source", "")
@@ -90,7 +95,9 @@ def describe(name: str) -> Measure:
         role = next((role for role in ROLES if used.startswith(f"{role}_")), "")
         quantity = used.removeprefix(f"{role}_")
         digits = 4 if quantity == "dollars" else 0 if "tokens" in quantity else 2
-        definition = _file()["usage"].get(quantity, "").format(f" of the {role}" if role else "")
+        definition = (
+            read_data(_FILE)["usage"].get(quantity, "").format(f" of the {role}" if role else "")
+        )
         return Measure(name, digits, NEITHER, definition)
     if name.endswith("_unchanged"):
         measure = describe(name.removesuffix("_unchanged"))
@@ -101,11 +108,11 @@ def describe(name: str) -> Measure:
         definition = f"{describe(whole).definition} Of {TURNS[turn]} of a question."
         return replace(describe(whole), name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
-    text = _file()["rankings"].get(match["family"]) if match else None
+    text = read_data(_FILE)["rankings"].get(match["family"]) if match else None
     if match and text:
         depth = match["k"]
         text = text.format(k=depth) if depth else text.replace(" of the first {k} results", "")
-        source = _file()["sources_of_rankings"].get(match["family"], _TREC)
+        source = read_data(_FILE)["sources_of_rankings"].get(match["family"], _TREC)
         better = NEITHER if match["family"] == "Judged" else HIGHER
         return Measure(name, 4, better, text.replace("first {k} results", "ranking"), source)
     if name.endswith("_calls"):

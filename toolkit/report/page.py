@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.files import write_text
+from soundingline.toolkit.report.measures import read_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,6 +172,12 @@ class Section:
     key: str = ""  # how to read the figures
     note: str = ""  # how to read the tables
     tables: Sequence[Table] = ()
+
+
+def section(anchor: str, **parts: Any) -> Section:
+    """A section with the title and the sentences that `sections.yaml` has of it, and these parts of
+    a `Section`."""
+    return Section(anchor, **{**read_data("sections.yaml").get(anchor, {}), **parts})
 
 
 @dataclass(frozen=True)

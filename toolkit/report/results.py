@@ -54,6 +54,7 @@ from soundingline.toolkit.report.page import (
     Table,
     TableEntry,
     columns,
+    section,
     texts,
 )
 from soundingline.toolkit.runs.run_folder import question_of
@@ -424,7 +425,7 @@ def results_section(data: ReportData) -> Section:
         )
     if data.traces:
         note += " A run links to its traces: every question, call by call."
-    return Section("results", "Results", note=note, tables=tables)
+    return section("results", note=note, tables=tables)
 
 
 def results_table(
@@ -516,7 +517,7 @@ def exits_section(data: ReportData) -> Section | None:
         *_by_code(data, "ended_", (), note="The reasons for statuses that have several."),
         *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=refusals),
     ]
-    return Section("exits", "Exit statuses and failures", lead=lead, tables=tables)
+    return section("exits", lead=lead, tables=tables)
 
 
 def _by_code(data: ReportData, prefix: str, totals: Sequence[str], note: str) -> list[Table]:
@@ -561,13 +562,8 @@ def repeats_section(data: ReportData) -> Section | None:
         "verdict around the mean of all, and is left out of that of runs."
     )
     share = Column("share of runs", form=percent)
-    return Section(
+    return section(
         "repeats",
-        "Repeats of a question",
-        lead="Each question was run several times, and its value is the mean of its repeats. "
-        "Intervals and tests are over questions. Runs: standard deviation between the repeats of "
-        "one question, which a single run cannot show. Questions: standard deviation between "
-        "questions.",
         note="Variance components of a random-effects model; the share of runs is 1 minus the "
         f"intraclass correlation ICC(1).{note if several else ''}",
         tables=[Table([*texts("run", "measure"), repeats, *sds, share], rows)],
@@ -622,12 +618,8 @@ def judges_section(data: ReportData) -> Section | None:
         Column("kappa", form=decimals(3), note="95% interval"),
         Column("right for one alone"),
     ]
-    return Section(
+    return section(
         "judges",
-        "Judges",
-        lead="Accuracy under each judge of the same answers, and the agreement of the judges.",
-        note="An answer without a verdict counts as wrong. Agreement: share of equal verdicts. "
-        "Kappa is Cohen’s (1960), which leaves out the agreement by chance.",
         tables=[
             Table([*texts("run", "judge"), Column("accuracy", form=decimals(3))], accuracies),
             Table(shown, agreements),
@@ -689,9 +681,8 @@ def setup_section(data: ReportData) -> Section | None:
         f"{name} ({', '.join(dict.fromkeys(row.get(name, '—') for row in factors))})"
         for name in _varying(factors)
     ]
-    return Section(
+    return section(
         "setup",
-        "Setup",
         lead=f"Varied: {'; '.join(varied)}." if varied else "The runs have the same factors.",
         tables=[
             *_constant(factors),
@@ -710,13 +701,7 @@ def stages_section(data: ReportData) -> Section | None:
             rows.append({"run": style.entry, "stage": stage or None, "counts": counts or None})
     if not rows:
         return None
-    return Section(
-        "stages",
-        "Counts of the pipeline stages",
-        lead="Sums over all starts of each run. Seconds are those in the model of the stage. "
-        "Scores and rewrites that were read from a cache (cache_hits) took no time.",
-        tables=[Table(texts("run", "stage", "counts"), rows)],
-    )
+    return section("stages", tables=[Table(texts("run", "stage", "counts"), rows)])
 
 
 def provenance_section(data: ReportData) -> Section | None:
@@ -730,7 +715,7 @@ def provenance_section(data: ReportData) -> Section | None:
     tables = [*_constant(rows), *_differing(data, rows, folded="By run")]
     lead = "From the manifests of the runs. Fingerprints are hashes of content."
     title = "Fingerprints and versions"
-    return Section("provenance", title, lead=lead, tables=tables) if tables else None
+    return section("provenance", title=title, lead=lead, tables=tables) if tables else None
 
 
 def _periods(run: EvaluatedRun) -> str:
@@ -772,11 +757,4 @@ def glossary_section(data: ReportData) -> Section:
         for each in map(describe, ordered(names))
         if each.definition and not of_turn(each.name)
     ]
-    return Section(
-        "glossary",
-        "Definitions of the measures",
-        lead="Judgements are of documents: where passages are retrieved, each document counts "
-        "once, at the rank of its best passage. Ranking measures of an agent’s run are of one "
-        "ranking: the documents cited, then opened, then previewed, then surfaced.",
-        tables=[Table(texts("measure", "definition", "source"), rows)],
-    )
+    return section("glossary", tables=[Table(texts("measure", "definition", "source"), rows)])

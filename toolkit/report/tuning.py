@@ -20,6 +20,7 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     TextSpan,
     page,
+    section,
     texts,
 )
 from soundingline.toolkit.report.plots import heat_map
@@ -56,7 +57,7 @@ def render_tuning(
         *([_maps(result, splits[1], selecting=False)] if held_out else []),
         *([_depths(result, cutoffs, splits[1])] if cutoffs else []),
         _top(result, splits),
-        Section("setup", "Setup", tables=[table]),
+        section("setup", tables=[table]),
     ]
     axes = []
     for name in result.grid.names:
@@ -160,11 +161,8 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
             for point in map(described, result.gains[result.objective])
         ),
     ]
-    return Section(
+    return section(
         "choices",
-        "The choice of each objective",
-        lead="Optimism is the value of a choice on the reported questions themselves, minus the "
-        "value that a choice on other questions has on them.",
         note="Gains are differences of means, with the 95% bootstrap interval in brackets, and the "
         "uncorrected p value of a paired randomisation test."
         + ("" if held_out else " Each question counts at the point chosen without its fold."),
@@ -234,13 +232,11 @@ def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
         point = described(result.points[best][:2])
         rows.append({"weight": weight, "tau": tau, "its k1, b": point, "place": best})
     within = Column("its k1, b", note=splits[0], numeric=False)
-    return Section(
+    return section(
         "enrichment",
-        "Weight and tau",
         lead="For each weight of the expansion and each limit tau of the filters, the k1 and b "
         f"that are best by {name} on the selecting questions. Weight 0 is the query without "
         "expansion.",
-        note="Bold: chosen. The heat maps are those of the chosen weight and tau.",
         tables=[
             Table([Column("weight"), Column("tau"), within, *_mean_columns(result, splits)], rows)
         ],
@@ -262,11 +258,8 @@ def _depths(result: TuningResult, cutoffs: Sequence[int], split: str) -> Section
         best = best_point(result.reported.of(name)[:, : len(result.grid)], result.grid.points)
         entry = measure_entry(result.means(name)[best], name)
         rows[-1][name] = replace(entry, sub=described(result.points[best]))
-    return Section(
+    return section(
         "depths",
-        "Recall by depth",
-        lead="The best point of a depth is chosen on the reported questions themselves, so that "
-        "its recall is optimistic.",
         tables=[Table([*texts("point"), *(Column(name, note=split) for name in names)], rows)],
     )
 
@@ -285,9 +278,9 @@ def _top(result: TuningResult, splits: tuple[str, str]) -> Section:
         for place in order
     ]
     p_value = Column("p (Holm)", form=probability, note="compared with the chosen point")
-    return Section(
+    return section(
         "top",
-        f"The {len(order)} best points by {name}",
+        title=f"The {len(order)} best points by {name}",
         lead=f"Paired t-tests over the selecting questions ({splits[0]}).",
         tables=[Table([*texts("point"), *_mean_columns(result, splits), p_value], rows)],
     )
