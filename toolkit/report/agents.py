@@ -37,6 +37,7 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     columns,
     section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import against_cost, exposure, funnel, spreads
@@ -51,7 +52,6 @@ from soundingline.toolkit.report.results import (
 from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import ROLES, TIERS, mapping
 
-_ONLY_COLOURED = " Figures show the baseline and the best runs; tables show all."
 _GREY = "Grey: the other runs."
 
 
@@ -69,9 +69,14 @@ def funnel_section(data: ReportData) -> Section | None:
             for style in having
             if style.colour is not None
         ],
-        key=key + (_ONLY_COLOURED if data.too_many_colours else ""),
+        key=_all_shown(data, key),
         tables=[_funnel_table(having, level) for level in levels],
     )
+
+
+def _all_shown(data: ReportData, key: str) -> str:
+    """How to read figures, which do not show all of too many runs."""
+    return f"{key} {sentences('calls')['only_coloured']}" if data.too_many_colours else key
 
 
 def _funnel_table(styles: Sequence[RunStyle], level: str) -> Table:
@@ -171,13 +176,8 @@ def _term_tables(data: ReportData, styles: Sequence[RunStyle]) -> list[Table]:
             terms = decomposed_difference(a.run.per_question, b.run.per_question)
             label = a.change if b.run.name in data.baselines else f"{a.within} − {b.within}"
             rows.append({"runs": label, **terms})
-    note = (
-        "The difference in accuracy over these questions (from the baseline where a row has one "
-        "run), decomposed over the steps: what the change of each conditional share contributes, "
-        "by the mean of the two polar decompositions (Dietzenbacher and Los, 1998). The terms sum "
-        "to the difference. Brackets: 95% bootstrap interval over questions."
-    )
     parts = columns(lambda row, name: _term(row[name]), (*STEPS, "right_unsupported", "difference"))
+    note = sentences("steps")["terms"]
     return [Table([*texts("runs"), *parts], rows, note=note)] if rows else []
 
 
@@ -227,8 +227,7 @@ def calls_section(data: ReportData) -> Section | None:
     return section(
         "calls",
         figures=figures,
-        key="Thin line: 5th to 95th percentile of the questions; thick line: 25th to 75th; dot: "
-        "median." + (_ONLY_COLOURED if data.too_many_colours else ""),
+        key=_all_shown(data, sentences("calls")["key"]),
         tables=tables,
     )
 
@@ -241,14 +240,7 @@ _YES_NO: Mapping[bool | None, str] = {True: "yes", False: "no"}
 def _branch_table(styles: Sequence[RunStyle]) -> Table:
     """How agents follow candidates, with what the paper on Pi-Serini reports for comparison."""
     counts = columns(run_measure, ("tool_calls", *_BRANCHES), note="per question")
-    return Table(
-        [RUN, *counts, _CACHED],
-        styles,
-        note="How agents follow candidates. A candidate search has a name that the tools showed "
-        "and that is missing in the question; a branch is a series of such searches for one name, "
-        "abandoned if no later query and not the answer has one of its names. The names are found "
-        "by rules (soundingline.toolkit.evaluation.agent_run), so the counts are approximate.",
-    )
+    return Table([RUN, *counts, _CACHED], styles, note=sentences("calls")["branches"])
 
 
 _OF_QUERIES = {
@@ -294,7 +286,7 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
     front = pareto_front([(cost, value) for _, cost, value, _ in points])
     drawn = {row[0].run.name: place in front for place, row in enumerate(points)}
     unknown = [style.label for style in styles if style.run.name not in drawn]
-    key = ["Broken line: the Pareto front. Lines: 95% confidence interval of the mean."]
+    key = [sentences("accuracy-cost")["key"]]
     key += [_GREY] if data.too_many_colours else []
     key += [_not_drawn(unit, unknown)] if unknown else []
     lists = sorted({date for style in styles for date in style.run.prices.values()})
@@ -307,7 +299,7 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
 
     return section(
         "accuracy-cost",
-        lead=f"Accuracy against the {unit} that language models used for a question.",
+        {"unit": unit},
         legend=data.highlighted if data.too_many_colours else (),
         figures=[
             Figure(against_cost(points, axis=f"{unit} per question", measure=measure, front=front))
@@ -417,8 +409,7 @@ def costs_section(data: ReportData) -> Section | None:
         shown += columns(amount, _UNITS, note=words)
     return section(
         "costs",
-        lead=f"{measure} against the cost of a run: the cost of phrases for the whole corpus and "
-        "of their index, which are made once, and the cost per query.",
+        {"measure": measure},
         legend=data.highlighted,
         figures=figures,
         key=" ".join(key),

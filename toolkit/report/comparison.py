@@ -41,6 +41,7 @@ from soundingline.toolkit.report.page import (
     TextSpan,
     page,
     section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import ForestPanel, forest
@@ -470,18 +471,9 @@ def differences_section(
     if data.primary:
         when = ", which was declared before the runs" if data.declared else " of this comparison"
         lead += f" {data.primary} is the primary measure{when}; the others are exploratory."
-    note = (
-        f"Filled dots and bold numbers: significant, with a p value of at most {data.alpha:g} "
-        f"after Holm’s correction over {_family(data, first)}. Lines and brackets: 95% intervals, "
-        "not corrected. “Questions needed” is the number of questions that would make a "
-        "difference of this size significant without correction; — if no number would suffice."
-    )
-    if data.margin:
-        note += (
-            " A difference that is not significant is equivalent if two one-sided tests, with "
-            "Holm’s correction, find it smaller than the margin of "
-            f"{value_text(data.margin, first)}; else it is undecided."
-        )
+    words = {"alpha": f"{data.alpha:g}", "family": _family(data, first)}
+    said = sentences("differences", **words, margin=value_text(data.margin, first))
+    note = f"{said['note']} {said['equivalent']}" if data.margin else said["note"]
     return section(
         "differences",
         title=title,
@@ -638,24 +630,16 @@ def benchmarks_section(data: ReportData) -> Section | None:
     first, *others = [name for name in measures if averaged(systems, name)] or [""]
     if not first:
         return None
-    over = f"{systems.different} benchmarks"
+    said = sentences("benchmarks")
+    words = {"measure": first, "systems": len(systems.systems)}
+    words["average"] = said["shares" if systems.has_shares else "average"]
+    words["over"] = f"{systems.different} benchmarks"
     if systems.different == 1:
-        over = f"one benchmark with corpora of {len(systems.benchmarks)} sizes"
-    average = (
-        "Nothing is averaged over corpora of different sizes. "
-        if systems.has_shares
-        else "The macro average is the unweighted mean over the benchmarks. It is not tested, "
-        "because a few benchmarks are not a sample. "
-    )
+        words["over"] = f"one benchmark with corpora of {len(systems.benchmarks)} sizes"
+    words["by"] = "benchmark" if systems.different > 1 else "size of the corpus"
     return section(
         "benchmarks",
-        title=f"{first} by {'benchmark' if systems.different > 1 else 'size of the corpus'}",
-        lead=f"{len(systems.systems)} systems over {over}. Runs with the same settings, except for "
-        "those of the benchmark, are one system.",
-        note=f"{average}Tests are paired within each benchmark and "
-        "corrected over its comparisons. Bold: the best on the benchmark, significantly different "
-        "from every other one; ≈: does not differ significantly from the best, or was not compared "
-        "with it.",
+        words,
         tables=[
             benchmarks_table(data, systems, first),
             *_benchmark_differences(data, systems, first),

@@ -67,17 +67,10 @@ def effects_section(data: ReportData) -> Section | None:
         Column("p", form=probability),
         Column("p (Holm)", form=probability),
     ]
+    words = {"measure": measure, "runs": len(runs), "questions": f"{len(shared):,}"}
     return section(
         "effects",
-        lead=f"Effects on {measure} in a full factorial design of {len(runs)} runs over "
-        f"{len(shared):,} questions. An effect is a contrast of the cells within each question. "
-        "The test flips the signs of the questions’ contrasts, and the interval resamples "
-        "questions.",
-        note="A main effect is the mean of a level minus the mean over all levels of its factor. "
-        "An interaction (×) is what two levels have together beyond the sum of their main effects. "
-        "Of a factor with two levels one is shown: the other has the opposite effect. Bold: "
-        f"significant, with a p value of at most {data.alpha:g} after Holm’s correction over the "
-        f"{len(shown)} effects shown.",
+        {**words, "alpha": f"{data.alpha:g}", "effects": len(shown)},
         tables=[Table(columns, rows)],
     )
 

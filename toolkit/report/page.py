@@ -174,10 +174,19 @@ class Section:
     tables: Sequence[Table] = ()
 
 
-def section(anchor: str, **parts: Any) -> Section:
-    """A section with the title and the sentences that `sections.yaml` has of it, and these parts of
-    a `Section`."""
-    return Section(anchor, **{**read_data("sections.yaml").get(anchor, {}), **parts})
+def sentences(anchor: str, **words: Any) -> dict[str, str]:
+    """The texts of a section in `sections.yaml`, in which `words` replace their names in braces."""
+    texts = read_data("sections.yaml").get(anchor, {})
+    return {name: text.format_map(words) if words else text for name, text in texts.items()}
+
+
+def section(anchor: str, words: Mapping[str, Any] | None = None, **parts: Any) -> Section:
+    """A section with its `sentences` and these parts of a `Section`."""
+    said = sentences(anchor, **(words or {}))
+    return Section(anchor, **{name: said[name] for name in _SAID if name in said} | parts)
+
+
+_SAID = ("title", "lead", "key", "note")
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     columns,
     section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.runs.run_folder import question_of
@@ -391,41 +392,23 @@ def results_section(data: ReportData) -> Section:
     for first in range(0, len(rest), _COLUMNS):
         some = rest[first : first + _COLUMNS]
         tables.append(results_table(data, some, folded=f"Further measures: {', '.join(some)}"))
-    note = (
-        "Measures of quality are means over all questions with judgements; a failed question "
-        "counts as 0. Calls, tokens and seconds are means over the questions that were run. Means "
-        "of the dollars and tokens of language models are over the n questions for which they are "
-        "known. Brackets: 95% confidence interval of the mean (Wilson for yes/no measures, "
-        "Student’s t otherwise)."
-    )
+    said = sentences("results")
+    notes = [said["note"]]
     judged: dict[str, list[str]] = {}
     for style in data.styles:
         if style.run.judge:
             judged.setdefault(style.run.judge, []).append(style.label)
-    if len(judged) == 1:
-        note += f" Answers were judged by {next(iter(judged))}."
-    elif judged:
+    if judged:
         each = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
-        note += (
-            f" Answers were judged by different judges, so accuracies are not comparable: {each}."
-        )
+        judges = said["one_judge" if len(judged) == 1 else "several_judges"]
+        notes.append(judges.format(judge=next(iter(judged)), each=each))
     if {"no_call", "reminded"} & set(count_names(data)):
-        note += (
-            " no_call: answers without any tool call. reminded: questions whose first answer did "
-            "not have the requested format, so that the model was reminded of it once."
-        )
-    marks = {mark for measure in data.measures for mark in data.marks(measure).values()}
-    if marks & {"higher", "lower"}:
-        note += " ▲, ▼: significantly higher or lower than the baseline in a paired test."
-    elif marks:
-        note += (
-            " Bold: the best run, significantly different from every other one in a paired test. "
-            "≈: the run with the best mean, or a run that does not differ significantly from it "
-            "or was not compared with it."
-        )
+        notes.append(said["counts"])
+    if marks := {mark for measure in data.measures for mark in data.marks(measure).values()}:
+        notes.append(said["baseline" if marks & {"higher", "lower"} else "best"])
     if data.traces:
-        note += " A run links to its traces: every question, call by call."
-    return section("results", note=note, tables=tables)
+        notes.append(said["traces"])
+    return section("results", note=" ".join(notes), tables=tables)
 
 
 def results_table(
@@ -502,20 +485,12 @@ def exits_section(data: ReportData) -> Section | None:
         return TableEntry(count, sub=percent(count / total) if count and total else "")
 
     questions = Column("questions", lambda s: denominator(s.run, "recorded"), decimals(0))
-    lead = "How the questions ended. Failed questions count in every denominator."
-    if "no_format" in extra:
-        lead += (
-            " No format: the answer did not have the requested format even after the reminder; it "
-            "is not counted as answered."
-        )
-    refusals = (
-        "Tool calls, calls that repeat an earlier one of the question, refused calls, and the "
-        "error codes of the refusals."
-    )
+    said = sentences("exits")
+    lead = f"{said['lead']} {said['no_format']}" if "no_format" in extra else said["lead"]
     tables = [
         Table([RUN, questions, *columns(ended, names, decimals(0))], data.styles),
-        *_by_code(data, "ended_", (), note="The reasons for statuses that have several."),
-        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=refusals),
+        *_by_code(data, "ended_", (), note=said["reasons"]),
+        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=said["refusals"]),
     ]
     return section("exits", lead=lead, tables=tables)
 
@@ -557,15 +532,11 @@ def repeats_section(data: ReportData) -> Section | None:
             )
     repeats = Column("repeats", form=lambda n: number(n, 0 if n.is_integer() else 1))
     sds = [Column(name, note="sd") for name in ("questions", "runs", "judges")[: 2 + several]]
-    note = (
-        " Of an accuracy that several models judged, the deviation of judges is that of one "
-        "verdict around the mean of all, and is left out of that of runs."
-    )
+    said = sentences("repeats")
     share = Column("share of runs", form=percent)
     return section(
         "repeats",
-        note="Variance components of a random-effects model; the share of runs is 1 minus the "
-        f"intraclass correlation ICC(1).{note if several else ''}",
+        note=f"{said['note']} {said['judges']}" if several else said["note"],
         tables=[Table([*texts("run", "measure"), repeats, *sds, share], rows)],
     )
 

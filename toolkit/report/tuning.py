@@ -21,6 +21,7 @@ from soundingline.toolkit.report.page import (
     TextSpan,
     page,
     section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import heat_map
@@ -161,11 +162,10 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
             for point in map(described, result.gains[result.objective])
         ),
     ]
+    said = sentences("choices")
     return section(
         "choices",
-        note="Gains are differences of means, with the 95% bootstrap interval in brackets, and the "
-        "uncorrected p value of a paired randomisation test."
-        + ("" if held_out else " Each question counts at the point chosen without its fold."),
+        note=said["note"] if held_out else f"{said['note']} {said['folds']}",
         tables=[Table(shown, rows)],
     )
 
@@ -207,15 +207,8 @@ def _maps(result: TuningResult, split: str, *, selecting: bool) -> Section:
             outline=square(result.plateaus[name].inside) if selecting else None,
         )
         figures.append(Figure(svg, heading=name))
-    key = "✖ default (k1 0.9, b 0.4), ★ chosen" + (
-        ". The line surrounds the plateau: points that do not differ significantly from the "
-        "chosen one in a paired test with Holm’s correction."
-        if selecting
-        else ", ○ best on these questions themselves."
-    )
-    lead = "Mean of each measure at every point of the grid. Each map has its own colour scale."
     anchor = "maps-chosen" if selecting else "maps-reported"
-    return Section(anchor, f"Heat maps, {split}", lead=lead, figures=figures, key=key)
+    return section(anchor, {"split": split}, figures=figures)
 
 
 def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
@@ -234,9 +227,7 @@ def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
     within = Column("its k1, b", note=splits[0], numeric=False)
     return section(
         "enrichment",
-        lead="For each weight of the expansion and each limit tau of the filters, the k1 and b "
-        f"that are best by {name} on the selecting questions. Weight 0 is the query without "
-        "expansion.",
+        {"measure": name},
         tables=[
             Table([Column("weight"), Column("tau"), within, *_mean_columns(result, splits)], rows)
         ],
@@ -280,7 +271,6 @@ def _top(result: TuningResult, splits: tuple[str, str]) -> Section:
     p_value = Column("p (Holm)", form=probability, note="compared with the chosen point")
     return section(
         "top",
-        title=f"The {len(order)} best points by {name}",
-        lead=f"Paired t-tests over the selecting questions ({splits[0]}).",
+        {"count": len(order), "measure": name, "split": splits[0]},
         tables=[Table([*texts("point"), *_mean_columns(result, splits), p_value], rows)],
     )
