@@ -158,6 +158,10 @@ class Contrast:
         return self.a.benchmark
 
 
+Tested = Sequence[tuple[Contrast, PairedComparison]]
+"""Contrasts that were tested on a measure, with their comparisons."""
+
+
 def contrasts(data: ReportData) -> list[Contrast]:
     """The differences from the baselines; else those of one factor in a full factorial design, else
     all. Those of bounds (`comparison.bound_of`) are left out."""
@@ -191,10 +195,7 @@ def contrasts(data: ReportData) -> list[Contrast]:
     return planned
 
 
-def _tested(
-    data: ReportData, planned: Sequence[Contrast], measure: str
-) -> list[tuple[Contrast, PairedComparison]]:
-    """The contrasts that were tested on a measure, with their comparisons."""
+def _tested(data: ReportData, planned: Sequence[Contrast], measure: str) -> Tested:
     rows = [(one, data.comparison(measure, one.a.run.name, one.b.run.name)) for one in planned]
     return [(one, row) for one, row in rows if row is not None]
 
@@ -218,7 +219,7 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
         text += "There is no other run to compare with."
         return [TextSpan(data.style(run.name).label, True), TextSpan(text)]
     significant, tested = list[TextSpan](), list[PairedComparison]()
-    others: dict[str, list[tuple[Contrast, PairedComparison]]] = {}
+    others: dict[str, Tested] = {}
     for measure in dict.fromkeys([*_shown_measures(data)[:1], "nDCG@10"]):
         rows = _tested(data, planned, measure)
         clear = [(one, row) for one, row in rows if data.significant(row)]
@@ -230,16 +231,12 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
     if not tested:
         text = f"{data.main} {_range(data, data.main)}. No difference between them was tested."
         return [TextSpan(text)]
-    return [
-        *significant,
-        TextSpan(
-            _not_significant(data, others) + _equivalent(data, planned) + _macro_averages(data)
-        ),
-        TextSpan(
-            f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
-            f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
-        ),
-    ]
+    rest = _not_significant(data, others) + _equivalent(data, planned) + _macro_averages(data)
+    rest += (
+        f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
+        f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
+    )
+    return [*significant, TextSpan(rest)]
 
 
 def _family(data: ReportData, measure: str) -> str:
@@ -279,12 +276,7 @@ def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
 
 
 def _significant(
-    data: ReportData,
-    measure: str,
-    clear: Sequence[tuple[Contrast, PairedComparison]],
-    rows: Sequence[tuple[Contrast, PairedComparison]],
-    *,
-    names_baseline: bool,
+    data: ReportData, measure: str, clear: Tested, rows: Tested, *, names_baseline: bool
 ) -> list[TextSpan]:
     """A sentence with the largest significant differences, and how many others are and are not."""
     largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
@@ -316,9 +308,7 @@ def _significant(
     return [*spans, TextSpan(f"{end}. ")]
 
 
-def _not_significant(
-    data: ReportData, measures: Mapping[str, Sequence[tuple[Contrast, PairedComparison]]]
-) -> str:
+def _not_significant(data: ReportData, measures: Mapping[str, Tested]) -> str:
     """Sentences on measures without a significant difference, with the largest one."""
     if not measures:
         return ""
@@ -384,57 +374,41 @@ def _digits(measure: str) -> int:
 
 # Warnings.
 
-_COUNTED = {
-    "failed": "Failed, and counted as wrong",
-    "missing": "Not run yet, and counted as wrong",
-    "unjudged": "Without judgements, and left out of recall",
-    "without_targets": "Without a relevant document, and left out of precision, recall, F1 and "
-    "nDCG",
-    "without_accepted_answer": "Left out of accuracy, without an accepted answer",
-    "uncalibrated": "Ranked by uncalibrated probabilities of a scorer",
-}
+_COUNTED = (
+    *("failed", "missing", "unjudged", "without_targets", "without_accepted_answer"),
+    "uncalibrated",
+)
 
 
 def warnings(data: ReportData) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    runs, lines = data.runs, []
+    runs, lines, said = data.runs, [], sentences("warnings")
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
-    for count, text in _COUNTED.items():
+    for count in _COUNTED:
         total = sum(run.counts.get(count, 0) for run in runs)
         if total and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
-            lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
+            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}.")
     for run in runs:
         polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
         if polar and "accuracy" in run.metrics:
             questions = question_count(run) - run.counts.get("without_accepted_answer", 0)
-            lines.append(
-                f"Yes/no questions: {polar:,} of {questions:,}. The more frequent of the two "
-                f"answers, given to all of them, is right on {right:,}, which is accuracy "
-                f"{value_text(right / questions, 'accuracy')} without any reading."
-            )
+            chance = value_text(right / questions, "accuracy")
+            lines.append(said["yes_no"].format(polar, questions, right, chance))
     lines = list(dict.fromkeys(lines))  # one line for runs over the same questions
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
-    if warning := stand_ins(runs):
-        lines.append(warning)
+    lines += filter(None, [stand_ins(runs)])
     for group in by_benchmark(runs):
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
-        if len(set(sets)) < 2:
-            continue
-        where = f" over {data.style(group[0].name).benchmark}" if data.systems else ""
-        lines.append(
-            f"The runs{where} do not have the same questions on {data.main}: all share "
-            f"{len(frozenset.intersection(*sets)):,}, and each has {_span(map(len, sets))}. Means "
-            "are over each run’s own questions."
-        )
+        if len(set(sets)) > 1:
+            where = f" over {data.style(group[0].name).benchmark}" if data.systems else ""
+            shared, each = len(frozenset.intersection(*sets)), _span(map(len, sets))
+            lines.append(said["questions"].format(where, data.main, shared, each))
     prints = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
     if len(prints) > 1 and not (data.systems and data.systems.different == 1):
-        lines.append(
-            f"The runs are over {len(prints)} different benchmark contents; their means are not "
-            "comparable."
-        )
+        lines.append(said["contents"].format(len(prints)))
     return lines
 
 

@@ -97,13 +97,11 @@ def write_traces(
                 source = fingerprint(_FORMAT, stamp, content, dump_json(shown))
                 facts = _read_facts(path, source) if stamp else {}
                 if stamp and not facts and (trajectory := repeat.read(qid)):
-                    facts = _facts(trajectory)
                     labels = judged_documents(benchmark.qrels, qid)
-                    values = trace_values(trajectory, labels, price, passages)
-                    values |= {**facts, **shown, "repeat": repeat.number}
-                    values["accepted"] = benchmark.answers.get(qid, ())
-                    comment = json.dumps({"key": fingerprint(source, facts), **facts})
-                    _write(path, f"<!-- {comment} -->\n{_rendered(values)}")
+                    values = trace_values(trajectory, labels, price, passages) | shown
+                    values |= {"repeat": row["repeat"], "accepted": benchmark.answers.get(qid, ())}
+                    facts, text = _page(trajectory, source, values)
+                    _write(path, text)
                 rows.append({**row, **facts})
             _write(page, _rendered(index_values(folder.name, benchmark, rows)))
     except OSError as error:
@@ -146,17 +144,21 @@ def _questions(
     return [each for repeats in by_question.values() for each in repeats]
 
 
-def _facts(trajectory: Trajectory) -> dict[str, Any]:
-    """What the table of all questions has of a trajectory. The first line of a page is a comment
-    with these values and with a fingerprint of them and of what the page was made from, so that a
-    trajectory is read only if its page is written."""
-    return {
+def _page(
+    trajectory: Trajectory, source: str, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """What the table of all questions has of a trajectory, and the page of the trajectory. The
+    first line of a page is a comment with the former and with a fingerprint of this and of the
+    `source` of the page, so that a trajectory is read only if its page is written."""
+    facts = {
         "status": trajectory.status,
         "calls": len(trajectory.calls),
         "tokens": sum(call.tokens for call in trajectory.calls),
         "dollars": number_of(trajectory.usage.get("dollars")),
         "seconds": number_of(trajectory.seconds),
     }
+    comment = json.dumps({"key": fingerprint(source, facts), **facts})
+    return facts, f"<!-- {comment} -->\n{_rendered({**values, **facts})}"
 
 
 def index_values(
