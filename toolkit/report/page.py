@@ -202,8 +202,10 @@ class Report:
     """One report as HTML (a file that loads nothing) and as Markdown, with its `tables` by section.
 
     Example:
-        >>> report = render(runs, compare(runs), title="mine")  # doctest: +SKIP
-        >>> report.tables["results"][0].to_frame()  # doctest: +SKIP
+        >>> from soundingline.toolkit.report import render
+        >>> report = render([EvaluatedRun(name="bm25", metrics={"AP": 0.25})], title="mine")
+        >>> report.tables["results"][0].to_frame()["AP"].tolist()
+        [0.25]
         >>> write_report(folder, report)  # doctest: +SKIP
     """
 

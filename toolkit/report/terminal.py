@@ -66,7 +66,7 @@ def comparison_table(
         title: a line above the table.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
             not fit are left out; a line below the table names them if they were given.
-        options: `main`, `baseline` and `alpha` of `soundingline.toolkit.report.render`.
+        options: others of `soundingline.toolkit.report.results.ReportData`, such as `baseline`.
     """
     data = ReportData(runs, comparisons, measures=measures, **options)
     usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
@@ -126,7 +126,7 @@ def benchmark_tables(
         runs: the runs.
         comparisons: their paired comparisons.
         measures: the measures to show. Default: the main measure.
-        options: `main`, `baseline`, `by` and `alpha` of `soundingline.toolkit.report.render`.
+        options: others of `soundingline.toolkit.report.results.ReportData`, such as `by`.
 
     Returns:
         A table for each measure, several where the benchmarks need more than 80 columns; no table

@@ -701,6 +701,9 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
     assert rows["d1"] == ["evidence", "1 in call 1", "call 1", "call 1", "never", "never"]
     assert rows["d2"] == ["evidence 2, gold", "—", "never", "never", "call 2", "yes"]
     assert rows["d3"] == ["evidence", "4 in call 1", "call 1", "never", "never", "never"]
+    for tier, calls in (("best rank", "11"), ("surfaced", "11"), ("opened", "2"), ("cited", "")):
+        links = page.soup.select(f'td[data-column="{tier}"] a')
+        assert [link["href"] for link in links] == [f"#call-{call}" for call in calls]
 
 
 def test_links_within_a_page_have_their_targets(tmp_path):
