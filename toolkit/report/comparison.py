@@ -374,10 +374,8 @@ def _digits(measure: str) -> int:
 
 # Warnings.
 
-_COUNTED = (
-    *("failed", "missing", "unjudged", "without_targets", "without_accepted_answer"),
-    "uncalibrated",
-)
+_COUNTED = ["failed", "missing", "unjudged", "without_targets", "without_accepted_answer"]
+_COUNTED += ["uncalibrated"]
 
 
 def warnings(data: ReportData) -> list[str]:
