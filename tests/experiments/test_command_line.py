@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import traceback
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -304,6 +306,37 @@ def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys
     assert ["cell", "1", "retriever=bm25_default"] in rows
     assert ["cell", "2", "retriever=bm25_tuned"] in rows
     assert ["retriever.depth", "7"] in rows and ["agent", "pi_serini"] in rows
+
+
+READ = re.compile(r"^\| [^|]+ \| `(?:\w+\.)?(\w+)` in `([\w/.]+)` \|$", re.MULTILINE)
+
+
+@contextmanager
+def called():
+    """The functions that all threads call meanwhile: (file, name)."""
+    seen = set()
+
+    def note(frame, event, argument):
+        if event == "call":
+            seen.add((frame.f_code.co_filename, frame.f_code.co_name))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def test_the_functions_that_the_map_of_the_code_names_are_called(entry, capsys):
+    places = READ.findall((ROOT / "docs" / "concepts.md").read_text(encoding="utf-8"))
+    assert len(places) == 4
+    with called() as seen:
+        assert entry("run", *TINY, *MODEL.split(), "name=x") == 0
+        assert entry("run", *TINY, "tool.page=0") == 2
+    missing = [place for place in places if (str(ROOT / place[1]), place[0]) not in seen]
+    assert not missing
 
 
 def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, monkeypatch):
