@@ -8,20 +8,18 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-import anyio
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Body, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -48,18 +46,17 @@ from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
 
 READ_SECONDS = 30.0  # in which a client must have read what it was sent
-_BODY_SECONDS = 60.0  # in which a body must have come
-_DEEPEST = 20  # levels of lists and objects in a body; ours have four
 _GRACE = 5  # seconds that open connections have at the end
 _MORE_CONNECTIONS = 100
 _PORTS = {"http": 80, "https": 443}
 _TITLE = "Soundingline search server"
+_NO_OBJECT = "send an object of JSON, with the header Content-Type: application/json"
 _DEFECT = {"error": "defect", "message": "a defect of the server; its log has the traceback"}
 _LOG = logging.getLogger(__name__)
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 Handle = Annotated[str, Field(description="The handle of a session.")]
@@ -85,7 +82,7 @@ class QuestionBody(_Body):
 class CallBody(_Body):
     session: Handle
     tool: str
-    arguments: dict[str, Any]
+    arguments: dict[str, JsonValue]  # pydantic bounds how deeply they are nested
     reasoning: Annotated[str, Field(description="What the agent thought last.")] = ""
 
 
@@ -157,23 +154,10 @@ class Refusal(BaseModel):
 
 def _add_endpoints(app: FastAPI, service: Service) -> None:
     """Add the endpoints of the JSON interface. The models of replies describe them; no reply is
-    validated. FastAPI tries routes in their order, and those of an included router take longer."""
-    app.router.route_class = _JsonRoute
+    validated."""
     sessions, limit = service.sessions, service.options.max_result_bytes
-    refusal = {"model": Refusal, "description": "The request is refused."}
 
-    def endpoint(method: str, path: str, result: Any) -> Callable[[Any], None]:
-        return lambda function: app.add_api_route(
-            path,
-            function,
-            methods=[method],
-            summary=function.__doc__,
-            description="",
-            response_model=result,
-            responses={"default": refusal},
-        )
-
-    @endpoint("POST", "/call", Called)
+    @app.post("/call", response_model=Called)
     async def call(body: CallBody) -> Response:
         """Call a tool; its text is for the agent."""
         session = sessions.get(body.session)
@@ -186,7 +170,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         }
         return reply(called, limit=limit)
 
-    @endpoint("GET", "/status", dict)
+    @app.get("/status", response_model=dict)
     async def status() -> Response:
         """Sessions, and how far the run is."""
         run = service.questions
@@ -200,36 +184,38 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
             }
         )
 
-    @endpoint("GET", "/tools", Tools)
+    @app.get("/tools", response_model=Tools)
     async def tools(interface: str = "tool") -> Response:
         """The tools of an interface, in the function-calling form."""
         return reply({"tools": service.specs(interface)}, limit=limit)
 
-    @endpoint("POST", "/open", Opened)
-    async def open(body: OpenBody) -> Response:
+    @app.post("/open", response_model=Opened)
+    async def open(body: Annotated[OpenBody, Body(default_factory=OpenBody)]) -> Response:
         """Open a session without a question."""
         handle = service.open(body.interface).handle
         return reply({"session": handle, "tools": service.specs(body.interface)}, limit=limit)
 
-    @endpoint("POST", "/question", Question)
-    async def question(body: QuestionBody) -> Response:
+    @app.post("/question", response_model=Question)
+    async def question(
+        body: Annotated[QuestionBody, Body(default_factory=QuestionBody)],
+    ) -> Response:
         """The run's next question, and the session to work on it."""
         session = None if body.session is None else sessions.get(body.session)
         return reply(await service.next_question(session, body.interface), limit=limit)
 
-    @endpoint("POST", "/submit_answer", Submitted)
+    @app.post("/submit_answer", response_model=Submitted)
     async def submit_answer(body: AnswerBody) -> Response:
         """Answer the session's question, which ends it."""
         text = answer_text(body.answer, body.explanation, body.confidence)
         return reply(await service.submit(sessions.get(body.session), text), limit=limit)
 
-    @endpoint("POST", "/close", dict)
+    @app.post("/close", response_model=dict)
     async def close(body: CloseBody) -> Response:
         """Close a session; its question is handed out again."""
         sessions.close(sessions.get(body.session))
         return reply({"closed": True})
 
-    @endpoint("POST", "/browsecomp-plus/search", list[dict[str, Any]])
+    @app.post("/browsecomp-plus/search", response_model=list[dict[str, Any]])
     async def hits(body: HitsBody) -> Response:
         """Hits with whole texts, for their searcher."""
         # The reply is written in the thread as well: results of many megabytes would otherwise
@@ -237,18 +223,18 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         rows = partial(whole_hits, service.backend, service.store, body.query, body.k)
         return await service.run(lambda: reply(rows(), limit=limit))
 
-    @endpoint("POST", "/browsecomp-plus/get_document", dict[str, str] | None)
+    @app.post("/browsecomp-plus/get_document", response_model=dict[str, str] | None)
     async def document(body: DocumentBody) -> Response:
         """A document, or null."""
         text = await service.run(partial(whole_document, service.store, body.docid))
         return reply(text, limit=limit)
 
-    @endpoint("POST", "/pi-serini/search", dict)
+    @app.post("/pi-serini/search", response_model=dict)
     async def pi_serini_search(body: RankBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: rank."""
         return await _pi_serini(service, foreign_tools.SEARCH, body, session)
 
-    @endpoint("POST", "/pi-serini/read", dict)
+    @app.post("/pi-serini/read", response_model=dict)
     async def pi_serini_read(body: ReadBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: read lines."""
         return await _pi_serini(service, foreign_tools.READ, body, session)
@@ -282,89 +268,6 @@ def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Respons
     return Response(text, status, media_type="application/json")
 
 
-class _JsonRequest(Request):
-    """A request whose body is JSON, bounded in size, depth and time. An empty body is an empty
-    object. The content type is ignored: urllib sends that of a form by default."""
-
-    @property
-    def headers(self) -> Headers:
-        return Headers({"content-type": "application/json"})
-
-    async def body(self) -> bytes:
-        if hasattr(self, "_body"):
-            return self._body
-        limit = self.app.state.max_request_bytes
-        chunks, size = [], 0
-        try:
-            with anyio.fail_after(_BODY_SECONDS):
-                async for chunk in self.stream():
-                    size += len(chunk)
-                    if size > limit:
-                        raise ApiError(413, "too_large", f"a body has at most {limit} bytes")
-                    chunks.append(chunk)
-        except TimeoutError:
-            raise ApiError(408, "too_slow", "the body did not come in time") from None
-        except ClientDisconnect:
-            raise ApiError(400, "disconnected", "the client has gone") from None
-        content = b"".join(chunks)
-        self._body = content if content.strip() else b"{}"
-        return self._body
-
-    async def json(self) -> Any:
-        return parse_json(await self.body())
-
-
-class _JsonRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-        needs = self.dependant
-        others = [*needs.query_params, *needs.dependencies]
-        model: Any = (
-            None if others or not self.body_field else self.body_field.field_info.annotation
-        )
-
-        async def handle(request: Request) -> Response:
-            request = _JsonRequest(request.scope, request.receive)
-            if model is None:
-                return await handler(request)
-            # A body is all that the endpoint takes: FastAPI's own way to it, through dependencies,
-            # takes longer than the rest of the route.
-            try:
-                body = model.model_validate(await request.json(), from_attributes=True)
-            except ValidationError as error:
-                errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
-                raise RequestValidationError(errors) from error
-            reply: Response = await self.endpoint(body)
-            return reply
-
-        return handle
-
-
-def parse_json(text: bytes | str) -> Any:
-    """A JSON value from a client; `ApiError` for anything else, and for a value that is nested too
-    deeply to be handled safely."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, "no_json", f"the body is no JSON: {reason[:200]}") from None
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, (list, dict))
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return value
-    raise ApiError(400, "no_json", "the body is nested too deeply")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
 def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
     """The ASGI application of all endpoints. `mcp_interface` is the one whose tools are at `/mcp`;
     those at `/sse` are the configured ones."""
@@ -388,13 +291,13 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
         lifespan=lifespan,
         docs_url=None,  # its pages load scripts of others
         redoc_url=None,
+        responses={"default": {"model": Refusal, "description": "The request is refused."}},
         exception_handlers={
             HTTPException: _refusal,
             RequestValidationError: _refusal,
             Exception: _defect,
         },
     )
-    app.state.max_request_bytes = service.options.max_request_bytes
     _add_endpoints(app, service)
     app.router.routes.extend(routes)
 
@@ -484,10 +387,15 @@ async def _refusal(request: Request, error: Exception) -> Response:
     method, in one form."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        location = ".".join(map(str, first["loc"][1:])) or "the body"
-        error = ApiError(400, "wrong_body", f"{location[:100]}: {first['msg'][:200]}")
+        location = ".".join(map(str, first["loc"][1:]))
+        message = f"{location[:100]}: {first['msg'][:200]}" if location else _NO_OBJECT
+        code = "no_json" if first["type"] == "json_invalid" else "wrong_body"
+        error = ApiError(400, code, message)
     elif not isinstance(error, ApiError):
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # FastAPI cannot read the body
+            error = ApiError(400, "no_json", _NO_OBJECT)
+            return reply(error.body(), 400)
         code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "refused")
         message = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
         error = ApiError(error.status_code, code, message)
@@ -505,7 +413,7 @@ class AccessMiddleware:
     - With a token, a request without it is refused. Without one the server listens on this machine
       only, and a request must name this server as its host and, from a browser, as its origin: a
       page of another site, or of another server on this machine, could otherwise reach it.
-    - A request that declares a larger body than is allowed is refused before it is read.
+    - A body that is larger than allowed is refused.
     - The bytes of larger requests, as they arrive, and of larger replies are counted as in flight,
       and what does not fit is refused.
     - An exception becomes a reply of one line, never a traceback.
@@ -520,14 +428,11 @@ class AccessMiddleware:
             await self._app(scope, receive, send)
         if scope["type"] != "http":
             return
-        exchange = _Exchange(scope, receive, send, self._in_flight)
+        most = self._options.max_request_bytes
+        exchange = _Exchange(scope, receive, send, self._in_flight, most)
         try:
             headers = Headers(scope=scope)
             self._check(headers, scope)
-            size = _length(headers)
-            if size > self._options.max_request_bytes:
-                message = f"a body has at most {self._options.max_request_bytes} bytes"
-                raise ApiError(413, "too_large", message)
             await self._app(scope, exchange.receive, exchange.send)
         except ApiError as refusal:
             await exchange.refuse(refusal.body(), refusal.status_code, refusal.headers)
@@ -573,6 +478,7 @@ class _Exchange:
     _receive: Receive
     _send: Send
     _in_flight: BytesInFlight
+    _most: int
     _arrived: int = 0
     _counted: int = 0
     _began: bool = False
@@ -611,6 +517,8 @@ class _Exchange:
         message = await self._receive()
         size = len(message.get("body", b""))
         before, self._arrived = self._arrived, self._arrived + size
+        if self._arrived > self._most:
+            raise ApiError(413, "too_large", f"a body has at most {self._most} bytes")
         if size and self._arrived > CHUNK:
             await self._count(size if before > CHUNK else self._arrived)
         return {"type": "http.disconnect"} if self._refused else message

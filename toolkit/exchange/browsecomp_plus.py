@@ -431,7 +431,7 @@ class Finding(NamedTuple):
     change, each with and without the fault."""
 
     fault: str
-    count: int
+    number: int
     places: Sequence[str]
     changes: Mapping[str, tuple[float, float]]
 

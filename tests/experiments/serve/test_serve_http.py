@@ -244,7 +244,7 @@ def test_sessions_calls_bodies_and_results_are_bounded():
     [
         ("/call", b"{", 400, "no_json"),
         ("/call", b"[" * 100_000, 400, "no_json"),
-        ("/call", b'{"session": NaN}', 400, "no_json"),
+        ("/call", b'{"session": NaN}', 400, "wrong_body"),
         ("/call", b"\xff\xfe", 400, "no_json"),
         ("/call", b"{}", 400, "wrong_body"),
         ("/open", b'{"interface": "x"}', 400, "unknown_interface"),
@@ -272,10 +272,19 @@ def test_a_wrong_request_is_refused_in_one_line(plain, path, body, status, code)
     assert "\n" not in refusal["message"] and len(refusal["message"]) < 500
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
-def test_a_body_may_be_absent_and_its_content_type_is_ignored(plain, kind):
-    headers = {"Content-Type": kind} if kind else {}
-    assert plain.request("POST", "/open", b"{}" if kind else b"", headers)[0] == 200
+def test_a_body_is_json_and_may_be_absent_where_all_of_it_has_defaults(plain):
+    assert plain.request("POST", "/open")[0] == 200
+    for kind in ("application/x-www-form-urlencoded", "text/plain"):  # urllib sends the first one
+        status, reply = plain.request("POST", "/open", b"{}", {"Content-Type": kind})
+        assert status == 400 and "Content-Type: application/json" in json.loads(reply)["message"]
+
+
+def test_arguments_that_no_tool_could_take_are_refused(plain):
+    handle = plain.ask("/open")["session"]
+    for value in ("NaN", "[" * 900 + "]" * 900):
+        text = f'{{"session": "{handle}", "tool": "search", "arguments": {{"query": {value}}}}}'
+        status, reply = plain.request("POST", "/call", text.encode())
+        assert (status, json.loads(reply)["error"]) == (400, "wrong_body")
 
 
 def test_another_address_needs_a_token_and_every_request_carries_it():

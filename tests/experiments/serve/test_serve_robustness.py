@@ -143,7 +143,7 @@ def connected(port, buffer=4096):
 
 def send(connection, method, path, body=b"", length=None, headers=""):
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}"
-    head += f"Content-Length: {len(body) if length is None else length}\r\n\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
     connection.sendall(head.encode() + body)
 
 
@@ -200,8 +200,7 @@ def send_half_messages(port):
     with SseClient(port) as listening:
         for address in (listening.path, "/mcp"):
             with closing(connected(port)) as connection:
-                types = "Content-Type: application/json\r\nAccept: */*\r\n"
-                send(connection, "POST", address, b"{", 99, types)
+                send(connection, "POST", address, b"{", 99, "Accept: */*\r\n")
                 time.sleep(0.01)
 
 
