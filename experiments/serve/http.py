@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import json
 import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from html import escape
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -23,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -49,7 +45,6 @@ READ_SECONDS = 30.0  # in which a client must have read what it was sent
 _GRACE = 5  # seconds that open connections have at the end
 _MORE_CONNECTIONS = 100
 _PORTS = {"http": 80, "https": 443}
-_TITLE = "Soundingline search server"
 _NO_OBJECT = "send an object of JSON, with the header Content-Type: application/json"
 _DEFECT = {"error": "defect", "message": "a defect of the server; its log has the traceback"}
 _LOG = logging.getLogger(__name__)
@@ -286,10 +281,10 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
             await service.close()
 
     app = FastAPI(
-        title=_TITLE,
+        title="Soundingline search server",
         version="1",
         lifespan=lifespan,
-        docs_url=None,  # its pages load scripts of others
+        docs_url="/",
         redoc_url=None,
         responses={"default": {"model": Refusal, "description": "The request is refused."}},
         exception_handlers={
@@ -300,86 +295,7 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
     )
     _add_endpoints(app, service)
     app.router.routes.extend(routes)
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> HTMLResponse:
-        return HTMLResponse(
-            _page(app.openapi(), service), headers={"Content-Security-Policy": _POLICY}
-        )
-
     return AccessMiddleware(app, service.options, service.in_flight)
-
-
-def _page(description: Mapping[str, Any], service: Service) -> str:
-    """The description as HTML, with a form to try each endpoint. It loads nothing, so that it works
-    without a network; FastAPI's own pages load their scripts from elsewhere."""
-    schemas = description["components"]["schemas"]
-    spec = service.specs("tool")[0]
-    call = {"tool": spec["name"], "arguments": dict.fromkeys(spec["parameters"]["required"], "")}
-    forms = []
-    for path, operations in description["paths"].items():
-        for method, about in operations.items():
-            body = ""
-            if "requestBody" in about:
-                content = about["requestBody"]["content"]["application/json"]["schema"]
-                values = _example(schemas[content["$ref"].rpartition("/")[2]])
-                values |= call if path == "/call" else {}
-                body = f"<textarea rows=3>{escape(json.dumps(values))}</textarea>"
-            forms.append(
-                f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
-                f"<p>{escape(about['summary'])}</p><form data-method={method.upper()}>"
-                f'<input value="{escape(path)}" aria-label=path>{body}<button>Try it</button>'
-                "<pre></pre></form>"
-            )
-    token = "<p>Token: <input id=token type=password></p>" if service.options.token else ""
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_TITLE}</title>'
-        f"<style>{_STYLE}</style>"
-        f'<h1>{_TITLE}</h1><p>Described by <a href="openapi.json">openapi.json</a>. MCP: '
-        "streamable HTTP at <code>/mcp</code>, SSE at <code>/sse</code>. <code>/open</code> or "
-        "<code>/question</code> gives the session, which is put into the other forms.</p>"
-        f"{token}{''.join(forms)}<h2>Bodies</h2><pre>{escape(json.dumps(schemas, indent=1))}</pre>"
-        f"<script>{_SCRIPT}</script></html>"
-    )
-
-
-def _example(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A body with each required value empty, and each other one that has a default."""
-    empty = {"integer": 1, "object": {}}
-    return {
-        name: about.get("default", empty.get(about.get("type"), ""))
-        for name, about in schema["properties"].items()
-        if name in schema.get("required", ()) or about.get("default") is not None
-    }
-
-
-_STYLE = """
-body { font-family: sans-serif; max-width: 50em; margin: 1em auto; padding: 0 1em }
-textarea, form input { font-family: monospace; width: 100%; box-sizing: border-box }
-pre { white-space: pre-wrap; overflow-wrap: anywhere }
-"""
-_SCRIPT = """
-for (const form of document.forms) form.onsubmit = async event => {
-  event.preventDefault();
-  const path = form.querySelector("input").value, area = form.querySelector("textarea");
-  const token = document.getElementById("token"), shown = form.querySelector("pre");
-  const headers = token ? {Authorization: "Bearer " + token.value} : {};
-  const body = area ? area.value : undefined;
-  try {
-    const reply = await fetch(location.origin + path, {method: form.dataset.method, headers, body});
-    const text = await reply.text();
-    shown.textContent = reply.status + "\\n" + text;
-    const session = JSON.parse(text).session;
-    if (session) for (const other of document.querySelectorAll("textarea"))
-      other.value = other.value.replace(/"session": "[^"]*"/, `"session": "${session}"`);
-  } catch (error) { shown.textContent ||= String(error); }
-};
-"""
-_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-_POLICY = (
-    f"default-src 'none'; script-src 'sha256-{_HASH}'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
@@ -445,19 +361,13 @@ class AccessMiddleware:
             exchange.end()
 
     def _check(self, headers: Headers, scope: Scope) -> None:
-        token = self._options.token
-        if token:
+        if token := self._options.token:
             authorization = headers.get("authorization", "").encode("latin-1", "replace")
             if secrets.compare_digest(authorization, f"Bearer {token}".encode()):
                 return
-            # A browser asks for a password, and is shown the page alone: it would send the
-            # password with requests that pages of others make, too.
-            page = scope["path"] == "/" and scope["method"] == "GET"
-            if page and secrets.compare_digest(_password(authorization), token.encode()):
-                return
             message = "send the header Authorization: Bearer <token>, with the server's token"
             refusal = ApiError(401, "no_token", message)
-            refusal.headers = {"WWW-Authenticate": "Basic" if page else "Bearer"}
+            refusal.headers = {"WWW-Authenticate": "Bearer"}
             raise refusal
         port = scope["server"][1]
         addresses = {"host": f"//{headers.get('host', '')}", "origin": headers.get("origin")}
@@ -546,15 +456,6 @@ def _length(headers: Headers) -> int:
     """The number in `Content-Length`; 0 if there is none."""
     text = headers.get("content-length", "")
     return int(text[:20]) if text.isdecimal() else 0
-
-
-def _password(authorization: bytes) -> bytes:
-    """The password of basic authentication; empty if there is none."""
-    scheme, _, credentials = authorization.partition(b" ")
-    try:
-        return base64.b64decode(credentials).partition(b":")[2] if scheme == b"Basic" else b""
-    except ValueError:
-        return b""
 
 
 def _is_local(address: str, port: int) -> bool:

@@ -143,7 +143,8 @@ def connected(port, buffer=4096):
 
 def send(connection, method, path, body=b"", length=None, headers=""):
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}"
-    head += f"Content-Type: application/json\r\nContent-Length: {len(body) if length is None else length}\r\n\r\n"
+    size = len(body) if length is None else length
+    head += f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
     connection.sendall(head.encode() + body)
 
 
