@@ -278,7 +278,6 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
             closing.cancel()
             with suppress(asyncio.CancelledError):
                 await closing
-            await service.close()
 
     app = FastAPI(
         title="Soundingline search server",

@@ -133,7 +133,6 @@ async def _serve(service: Service) -> None:
     options = service.options
     if options.stdio:
         await serve_stdio(service)
-        await service.close()
         return
     server = http_server(service)
     with listen(options.host, options.port) as listener, _ended_by_signals():

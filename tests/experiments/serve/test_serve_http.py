@@ -1,10 +1,12 @@
 """The JSON interface with the run that it records, and the tools of Pi-Serini and BrowseComp-Plus
 for their own clients."""
 
+import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import anyio
 import pytest
 from jsonschema import Draft202012Validator
 from support.benchmarks import WordBackend, store_of
@@ -13,6 +15,8 @@ from support.documents import ROOT, code_blocks
 from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
+from soundingline.experiments.serve.server import make_service
+from soundingline.experiments.serve.sessions import QuestionQueue, ServerOptions
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder
@@ -342,6 +346,25 @@ def test_an_answer_that_cannot_be_written_can_be_sent_again(tmp_path, monkeypatc
         result = server.ask("/submit_answer", session=handle, answer=text)
         assert (result["exact"], result["confidence"]) == ("Brekke", 55)
     assert len(folder.read("q1").messages) == 2
+
+
+def test_an_answer_is_recorded_although_its_client_has_gone(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+
+    async def answer_and_go():
+        service = make_service(
+            RankedBrowsing(), plain_backend, STORE, ServerOptions(), questions=questions
+        )
+        session = service.sessions.get((await service.next_question(None))["session"])
+        with anyio.CancelScope() as connection:
+            connection.cancel()
+            await service.submit(session, "x")
+        assert session.topic is None and questions.counts == {"waiting": 2, "under_way": 0}
+
+    with folder.writing({"fingerprints": {}}):
+        questions = QuestionQueue(folder, TOPICS)
+        asyncio.run(answer_and_go())
+    assert folder.statuses() == {"q1": "completed"}
 
 
 # The published contract: fields and types; what is optional is absent, never null.

@@ -1,7 +1,6 @@
 """Random requests, broken, idle and numerous clients, and clients that do not read: what they cost
-the others, what the server holds of them, and the threads that searches run in."""
+the others, and what the server holds of them."""
 
-import asyncio
 import http.client
 import json
 import logging
@@ -12,7 +11,6 @@ import socket
 import string
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -24,7 +22,6 @@ from support.needs import cases
 from support.served import serving, until
 
 from soundingline.experiments.serve import http as serve_http
-from soundingline.experiments.serve.sessions import Threads
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.search import RankedBrowsing, TopK
 
@@ -463,106 +460,6 @@ def test_a_message_to_a_client_that_has_gone_is_no_defect(caplog):
                 statuses = [client.send("tools/list", {}, number) for number in range(5)]
                 assert set(statuses) <= {202, 404}
     assert "Traceback" not in caplog.text and "a request failed" not in caplog.text
-
-
-# Threads.
-
-
-def checked(check, count=1):
-    """Run `check(threads)` on an event loop; fails if it hangs."""
-
-    async def work():
-        threads = Threads(count)
-        await check(threads)
-        await threads.close()
-
-    asyncio.run(asyncio.wait_for(work(), 30))
-
-
-class Held:
-    """Work that runs until it is let go."""
-
-    def __init__(self):
-        self.begun, self.free, self.ended = threading.Event(), threading.Event(), []
-
-    def __call__(self):
-        self.begun.set()
-        self.free.wait(10)
-        self.ended.append("done")
-
-    async def has_begun(self):
-        while not self.begun.is_set():
-            await asyncio.sleep(0.001)
-
-
-def test_no_more_results_wait_for_the_event_loop_than_there_are_threads():
-    done = []
-
-    async def check(threads):
-        work = [threads.run(lambda number=number: done.append(number)) for number in range(6)]
-        tasks = [asyncio.ensure_future(each) for each in work]
-        await asyncio.sleep(0)
-        time.sleep(0.3)  # The loop does nothing meanwhile, as while it writes a large reply.
-        assert len(done) == 2
-        await asyncio.gather(*tasks)
-        assert sorted(done) == list(range(6))
-
-    checked(check, 2)
-
-
-def test_the_end_waits_for_what_runs_and_drops_what_waits():
-    held = Held()
-
-    async def check(threads):
-        before = threading.active_count()
-        running = asyncio.create_task(threads.run(held))
-        waiting = asyncio.create_task(threads.run(lambda: held.ended.append("second")))
-        await held.has_begun()
-        waiting.cancel()
-        threading.Timer(0.1, held.free.set).start()
-        await threads.close()
-        assert held.ended == ["done"]
-        await running
-        assert threading.active_count() <= before  # the timer may still end
-
-    checked(check)
-    assert held.ended == ["done"]
-
-
-def test_closing_ends_where_all_work_has_ended_and_the_loop_does_not_know_yet():
-    async def check(threads):
-        task = threads.task(asyncio.sleep(0))
-        task.remove_done_callback(threads._tasks.discard)
-        await task
-        await threads.close()
-
-    async def within():
-        await asyncio.wait_for(check(Threads(1)), 30)
-
-    asyncio.run(within())
-
-
-def test_work_that_has_begun_ends_if_its_client_has_gone_and_complains_of_nothing():
-    held, complaints = Held(), []
-
-    async def check(threads):
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
-        # `complete` is for work that must not be lost; `run` drops the result.
-        client, other = (
-            asyncio.create_task(work)
-            for work in (threads.complete(threads.run(held)), threads.run(held))
-        )
-        await held.has_begun()
-        for task in (client, other):
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        held.free.set()
-        assert await threads.run(lambda: "later") == "later"
-        assert "done" in held.ended
-
-    checked(check, 2)
-    assert complaints == []
 
 
 FIRST_EXCERPT = """
