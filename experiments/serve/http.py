@@ -21,7 +21,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from soundingline.experiments.serve import foreign_tools
 from soundingline.experiments.serve.foreign_tools import MOST_HITS, whole_document, whole_hits
@@ -41,7 +40,6 @@ from soundingline.experiments.serve.sessions import (
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
 
-READ_SECONDS = 30.0  # in which a client must have read what it was sent
 _GRACE = 5  # seconds that open connections have at the end
 _MORE_CONNECTIONS = 100
 _PORTS = {"http": 80, "https": 443}
@@ -468,36 +466,6 @@ def _is_local(address: str, port: int) -> bool:
     return is_loopback(parts.hostname or "") and named == port
 
 
-class ReadingClients(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol for clients that read what they are sent: a connection that takes nothing
-    for `READ_SECONDS` is dropped, and with it what it holds in memory."""
-
-    _dropping: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio. Writing pauses as soon as the system's own buffer is full."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.set_write_buffer_limits(high=0)
-        super().connection_made(transport)
-
-    def pause_writing(self) -> None:
-        """See asyncio: the client has not read all that was sent."""
-        super().pause_writing()
-        self._dropping = self.loop.call_later(READ_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """See asyncio: the client has read it."""
-        super().resume_writing()
-        if self._dropping is not None:
-            self._dropping.cancel()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        super().connection_lost(exc)
-        if self._dropping is not None:
-            self._dropping.cancel()
-
-
 def http_server(service: Service) -> uvicorn.Server:
     """The server of all HTTP endpoints, which is not started yet. For a `TopK`, `/mcp` has
     BrowseComp-Plus's form of it."""
@@ -508,7 +476,6 @@ def http_server(service: Service) -> uvicorn.Server:
             application(service, interface),
             host=options.host,
             port=options.port,
-            http=ReadingClients,
             # A session over SSE has two connections; the rest is for clients without sessions.
             limit_concurrency=2 * options.max_sessions + _MORE_CONNECTIONS,
             log_config=None,

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # none of it is in the core install
     from soundingline.experiments.serve.sessions import QuestionQueue, Service
 
 _GROUPS = (*RANKING, "tool")
+READ_SECONDS = 30.0  # in which a client must read something of what it was sent
 # Worker threads hold the interpreter for this long before the event loop gets its turn; the
 # default of 5 ms is longer than a short request takes.
 _SWITCH_SECONDS = 0.0005
@@ -193,6 +194,9 @@ def listen(host: str, port: int) -> socket.socket:
     # would wait until the client's system acknowledges the headers, which takes 40 ms. asyncio sets
     # it only for sockets whose protocol is given.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux: it drops a client that does not read
+        milliseconds = round(1000 * READ_SECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listener
 
 

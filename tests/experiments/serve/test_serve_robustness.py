@@ -21,7 +21,7 @@ from support.benchmarks import WordBackend, store_of
 from support.needs import cases
 from support.served import serving, until
 
-from soundingline.experiments.serve import http as serve_http
+from soundingline.experiments.serve import server as serve_server
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.search import RankedBrowsing, TopK
 
@@ -269,7 +269,7 @@ def status_of(connection):
 
 
 def test_replies_that_nobody_reads_are_bounded(monkeypatch):
-    monkeypatch.setattr(serve_http, "READ_SECONDS", 600.0)  # on a busy machine this test is slow
+    monkeypatch.setattr(serve_server, "READ_SECONDS", 600.0)  # on a busy machine this test is slow
     with serving_large(max_bytes_in_flight=3 * LARGE) as server, ExitStack() as stack:
         clients = [stack.enter_context(closing(connected(server.port))) for _ in range(6)]
         for client in clients:
@@ -287,7 +287,7 @@ def test_replies_that_nobody_reads_are_bounded(monkeypatch):
 
 
 def test_the_connection_of_a_client_that_does_not_read_is_dropped(monkeypatch):
-    monkeypatch.setattr(serve_http, "READ_SECONDS", 0.5)
+    monkeypatch.setattr(serve_server, "READ_SECONDS", 0.5)
     with serving_large() as server, closing(connected(server.port)) as client:
         send(client, "POST", PATH, SEARCH)
         until(lambda: server.service.in_flight.bytes > LARGE)
@@ -303,7 +303,7 @@ def test_the_connection_of_a_client_that_does_not_read_is_dropped(monkeypatch):
 
 
 def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch):
-    monkeypatch.setattr(serve_http, "READ_SECONDS", 2.0)
+    monkeypatch.setattr(serve_server, "READ_SECONDS", 2.0)
     with serving_large() as server, closing(connected(server.port, 100_000)) as client:
         began = time.monotonic()
         send(client, "POST", PATH, SEARCH)
