@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,9 +27,7 @@ from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.sessions import (
     ANSWER,
     BACKLOG,
-    CHUNK,
     ApiError,
-    BytesInFlight,
     ServerOptions,
     Service,
     answer_text,
@@ -45,7 +42,6 @@ _MORE_CONNECTIONS = 100
 _PORTS = {"http": 80, "https": 443}
 _NO_OBJECT = "send an object of JSON, with the header Content-Type: application/json"
 _DEFECT = {"error": "defect", "message": "a defect of the server; its log has the traceback"}
-_LOG = logging.getLogger(__name__)
 
 
 class _Body(BaseModel):
@@ -261,7 +257,7 @@ def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Respons
     return Response(text, status, media_type="application/json")
 
 
-def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
+def application(service: Service, mcp_interface: str = "tool") -> FastAPI:
     """The ASGI application of all endpoints. `mcp_interface` is the one whose tools are at `/mcp`;
     those at `/sse` are the configured ones."""
     routes, manager = mcp_routes(service, mcp_interface)
@@ -292,7 +288,8 @@ def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
     )
     _add_endpoints(app, service)
     app.router.routes.extend(routes)
-    return AccessMiddleware(app, service.options, service.in_flight)
+    app.add_middleware(AccessMiddleware, options=service.options)
+    return app
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
@@ -306,13 +303,14 @@ async def _refusal(request: Request, error: Exception) -> Response:
         error = ApiError(400, code, message)
     elif not isinstance(error, ApiError):
         assert isinstance(error, HTTPException)
-        if error.status_code == 400:  # FastAPI cannot read the body
-            error = ApiError(400, "no_json", _NO_OBJECT)
-            return reply(error.body(), 400)
-        code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "refused")
-        message = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
-        error = ApiError(error.status_code, code, message)
-    return reply(error.body(), error.status_code)
+        status = error.status_code
+        code = {400: "no_json", 404: "unknown_path", 405: "wrong_method"}.get(status, "refused")
+        nothing = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
+        error = ApiError(status, code, _NO_OBJECT if status == 400 else nothing)
+    response = reply(error.body(), error.status_code)
+    if error.status_code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 async def _defect(request: Request, error: Exception) -> Response:
@@ -323,136 +321,48 @@ async def _defect(request: Request, error: Exception) -> Response:
 class AccessMiddleware:
     """The checks of every request, those of MCP too.
 
-    - With a token, a request without it is refused. Without one the server listens on this machine
-      only, and a request must name this server as its host and, from a browser, as its origin: a
-      page of another site, or of another server on this machine, could otherwise reach it.
-    - A body that is larger than allowed is refused.
-    - The bytes of larger requests, as they arrive, and of larger replies are counted as in flight,
-      and what does not fit is refused.
-    - An exception becomes a reply of one line, never a traceback.
+    With a token, a request without it is refused. Without one the server listens on this machine
+    only, and a request must name this server as its host and, from a browser, as its origin: a page
+    of another site, or of another server on this machine, could otherwise reach it. A body of more
+    than `max_request_bytes` is refused.
     """
 
-    _app: ASGIApp
-    _options: ServerOptions
-    _in_flight: BytesInFlight
+    app: ASGIApp
+    options: ServerOptions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
         if scope["type"] != "http":
+            await self.app(scope, receive, send)
             return
-        most = self._options.max_request_bytes
-        exchange = _Exchange(scope, receive, send, self._in_flight, most)
-        try:
-            headers = Headers(scope=scope)
-            self._check(headers, scope)
-            await self._app(scope, exchange.receive, exchange.send)
-        except ApiError as refusal:
-            await exchange.refuse(refusal.body(), refusal.status_code, refusal.headers)
-        except ClientDisconnect:
-            pass  # The client has gone while it sent its request, and reads no reply.
-        except Exception:
-            _LOG.exception("a request failed")
-            await exchange.refuse(_DEFECT, 500)
-        finally:
-            exchange.end()
+        arrived, most = 0, self.options.max_request_bytes
 
-    def _check(self, headers: Headers, scope: Scope) -> None:
-        if token := self._options.token:
+        async def bounded() -> Message:
+            nonlocal arrived
+            message = await receive()
+            arrived += len(message.get("body", b""))
+            if arrived > most:
+                raise ApiError(413, "too_large", f"a body has at most {most} bytes")
+            return message
+
+        if refusal := self._denial(Headers(scope=scope), scope["server"][1]):
+            await (await _refusal(Request(scope), refusal))(scope, receive, send)
+            return
+        with suppress(ClientDisconnect):  # while it sent its request: it reads no reply
+            await self.app(scope, bounded, send)
+
+    def _denial(self, headers: Headers, port: int) -> ApiError | None:
+        if token := self.options.token:
             authorization = headers.get("authorization", "").encode("latin-1", "replace")
             if secrets.compare_digest(authorization, f"Bearer {token}".encode()):
-                return
+                return None
             message = "send the header Authorization: Bearer <token>, with the server's token"
-            refusal = ApiError(401, "no_token", message)
-            refusal.headers = {"WWW-Authenticate": "Bearer"}
-            raise refusal
-        port = scope["server"][1]
+            return ApiError(401, "no_token", message)
         addresses = {"host": f"//{headers.get('host', '')}", "origin": headers.get("origin")}
         for name, address in addresses.items():
             if address is not None and not _is_local(address, port):
-                message = (
-                    f"the {name} of the request is not this server, port {port} of this machine"
-                )
-                raise ApiError(403, "not_local", message)
-
-
-@dataclass(eq=False)
-class _Exchange:
-    """One request and its reply, which is sent as fast as the client reads it, so that the server
-    holds it once and not again in the connection's buffer."""
-
-    _scope: Scope
-    _receive: Receive
-    _send: Send
-    _in_flight: BytesInFlight
-    _most: int
-    _arrived: int = 0
-    _counted: int = 0
-    _began: bool = False
-    _refused: bool = False
-
-    async def _count(self, size: int) -> None:
-        """Count bytes until the `end`, or refuse the request if there is no room for them."""
-        if self._in_flight.fits(size, self._counted):
-            self._in_flight.bytes += size
-            self._counted += size
-            return
-        message = (
-            f"{self._in_flight.bytes} bytes of requests and replies are under way, and with {size} "
-            f"more there would be more than {self._in_flight.limit}. Try again later."
-        )
-        await self.refuse(ApiError(503, "busy", message).body(), 503)
-        self._refused = True
-
-    def end(self) -> None:
-        """The request has been served."""
-        self._in_flight.bytes -= self._counted
-
-    async def refuse(
-        self, body: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Send a refusal, unless a reply has begun."""
-        if not self._began:
-            self._began = True
-            refusal = reply(body, status)
-            refusal.headers.update(headers or {})
-            await refusal(self._scope, self._receive, self._send)
-
-    async def receive(self) -> Message:
-        """ASGI's `receive`. The bytes of a larger body are counted as they arrive; where there is
-        no room for them, the application is left as if the client had gone."""
-        message = await self._receive()
-        size = len(message.get("body", b""))
-        before, self._arrived = self._arrived, self._arrived + size
-        if self._arrived > self._most:
-            raise ApiError(413, "too_large", f"a body has at most {self._most} bytes")
-        if size and self._arrived > CHUNK:
-            await self._count(size if before > CHUNK else self._arrived)
-        return {"type": "http.disconnect"} if self._refused else message
-
-    async def send(self, message: Message) -> None:
-        """ASGI's `send`. A reply for which there is no room becomes a refusal."""
-        if message["type"] == "http.response.start" and not self._refused:
-            size = _length(Headers(raw=list(message.get("headers", ()))))
-            if size > CHUNK:
-                await self._count(size)
-        if self._refused:
-            return
-        self._began = True
-        body = message.get("body", b"")
-        if len(body) <= CHUNK:
-            await self._send(message)
-            return
-        for start in range(0, len(body), CHUNK):
-            part = {**message, "body": body[start : start + CHUNK]}
-            more = start + CHUNK < len(body)
-            await self._send({**part, "more_body": True} if more else part)
-
-
-def _length(headers: Headers) -> int:
-    """The number in `Content-Length`; 0 if there is none."""
-    text = headers.get("content-length", "")
-    return int(text[:20]) if text.isdecimal() else 0
+                message = f"the {name} is not this server, port {port} of this machine"
+                return ApiError(403, "not_local", message)
+        return None
 
 
 def _is_local(address: str, port: int) -> bool:

@@ -57,16 +57,12 @@ class ServerOptions:
     max_calls: Annotated[int, "tool calls of one question"] = 1000
     max_request_bytes: Annotated[int, "size of the body of a request"] = 1_000_000
     max_result_bytes: Annotated[int, "size of the body of a reply"] = 32_000_000
-    max_bytes_in_flight: Annotated[
-        int, "size of all larger requests and replies under way; more is refused with status 503"
-    ] = 256_000_000
     token: str | None = field(default_factory=lambda: os.environ.get(TOKEN) or None)
 
     def check(self) -> None:
         """`InputError` for the first value that is impossible."""
         check_int("port", self.port, ge=0, le=65535)
-        counts = ("threads", "max_sessions", "max_calls", "max_request_bytes")
-        for name in (*counts, "max_bytes_in_flight"):
+        for name in ("threads", "max_sessions", "max_calls", "max_request_bytes"):
             check_int(name, getattr(self, name))
         check_number("idle_seconds", self.idle_seconds, gt=0)
         if not self.client.strip() or not self.client.isprintable():
@@ -96,7 +92,6 @@ ANSWER = (  # how clients are told to send an answer
     "The short exact answer, with explanation and confidence beside it; or one text with the three "
     "lines `Explanation:` (which cites documents as [docid]), `Exact Answer:` and `Confidence:`."
 )
-CHUNK = 65_536  # bytes that a connection takes at a time; smaller bodies are not counted
 _LOG = logging.getLogger(__name__)
 _MAX_WAITING = 16  # calls that wait for one session
 _NO_TOPIC = Topic("", "")
@@ -145,19 +140,6 @@ def answer_text(answer: str, explanation: str = "", confidence: float | None = N
     if not explanation and confidence is None and parse_answer(answer, ()).exact:
         return answer
     return format_answer(explanation, answer, confidence)
-
-
-@dataclass(eq=False)
-class BytesInFlight:
-    """The bytes of requests and replies that are under way, at most `limit` together. One that is
-    larger by itself is served while it is alone. Used on the event loop only."""
-
-    limit: int
-    bytes: int = 0
-
-    def fits(self, size: int, own: int = 0) -> bool:
-        """Whether there is room for so many bytes more of a request that has its `own` already."""
-        return self.bytes == own or self.bytes + size <= self.limit
 
 
 class QuestionQueue:
@@ -349,7 +331,6 @@ class Service:
         self.options = options
         self.questions = questions
         self.ledger = ledger or Ledger()
-        self.in_flight = BytesInFlight(options.max_bytes_in_flight)
         self._backend_of = backend
         self._threads = anyio.CapacityLimiter(options.threads)
         self.sessions = SessionTable(options.max_sessions, options.idle_seconds, self._ended)

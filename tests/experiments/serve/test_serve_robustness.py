@@ -268,30 +268,11 @@ def status_of(connection):
     return int(connection.recv(12).split()[1])
 
 
-def test_replies_that_nobody_reads_are_bounded(monkeypatch):
-    monkeypatch.setattr(serve_server, "READ_SECONDS", 600.0)  # on a busy machine this test is slow
-    with serving_large(max_bytes_in_flight=3 * LARGE) as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connected(server.port))) for _ in range(6)]
-        for client in clients:
-            send(client, "POST", PATH, SEARCH)
-        statuses = [status_of(client) for client in clients]
-        assert sorted(statuses) == [200] * 2 + [503] * 4
-        assert LARGE < server.service.in_flight.bytes <= 3 * LARGE
-        refused = clients[statuses.index(503)]
-        with refused.makefile("rb") as reply:  # which may come in several parts
-            assert any(b'"error":"busy"' in reply.readline() for _ in range(20))
-        assert server.get("/status")[0] == 200  # Small requests and replies have their turn.
-        stack.close()
-        until(lambda: server.service.in_flight.bytes == 0)
-        assert server.request("POST", PATH, SEARCH)[0] == 200
-
-
 def test_the_connection_of_a_client_that_does_not_read_is_dropped(monkeypatch):
     monkeypatch.setattr(serve_server, "READ_SECONDS", 0.5)
     with serving_large() as server, closing(connected(server.port)) as client:
         send(client, "POST", PATH, SEARCH)
-        until(lambda: server.service.in_flight.bytes > LARGE)
-        until(lambda: server.service.in_flight.bytes == 0)
+        until(lambda: server.server.server_state.connections)
         until(lambda: not server.server.server_state.connections)
         read = 0
         try:
@@ -315,49 +296,6 @@ def test_a_slow_client_that_reads_gets_the_whole_reply(monkeypatch):
             if time.monotonic() - began < 3.0:
                 time.sleep(0.05)
         assert time.monotonic() - began > 3.0
-
-
-def test_a_body_that_is_larger_than_what_may_be_in_flight_is_served_alone():
-    with serving_large(max_bytes_in_flight=1) as server:
-        assert server.request("POST", PATH, SEARCH)[0] == 200
-        # The client may have the whole reply before the coroutine of the server gives it back.
-        until(lambda: server.service.in_flight.bytes == 0)
-
-
-HEADER = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s\r\n\r\n"
-LENGTHS = (b"Content-Length: %d" % MEGABYTE, b"Transfer-Encoding: chunked")
-
-
-def test_requests_whose_bodies_do_not_come_take_no_room():
-    headers = [HEADER % (b"/open", length) for length in LENGTHS]
-    with serving(max_bytes_in_flight=5 * MEGABYTE // 2) as server, ExitStack() as stack:
-        for number in range(260):
-            client = stack.enter_context(closing(connected(server.port)))
-            client.sendall(headers[number % 2])
-        body = json.dumps({"interface": "x" * (MEGABYTE // 2)}).encode()
-        assert server.request("POST", "/open", body)[0] == 400  # There is no such interface.
-        until(lambda: server.service.in_flight.bytes == 0)
-
-
-@pytest.mark.parametrize("path", [b"/open", b"/mcp"])
-@pytest.mark.parametrize("length", LENGTHS)
-def test_what_has_come_of_unfinished_bodies_is_bounded(path, length):
-    part = b'{"interface": "' + b"x" * 600_000
-    if b"chunked" in length:
-        part = b"%x\r\n%s\r\n" % (len(part), part)
-    with serving(max_bytes_in_flight=3 * MEGABYTE // 2) as server, ExitStack() as stack:
-        clients = [stack.enter_context(closing(connected(server.port))) for _ in range(3)]
-        for number, client in enumerate(clients):
-            client.sendall(HEADER % (path, length) + part)
-            if number < 2:
-                held = range(600_000 * (number + 1), 600_100 * (number + 1))
-                until(lambda held=held: server.service.in_flight.bytes in held)
-            else:
-                assert status_of(client) == 503
-        until(lambda: server.service.in_flight.bytes in held)
-        assert server.get("/status")[0] == 200
-        stack.close()
-        until(lambda: server.service.in_flight.bytes == 0)
 
 
 def test_a_kept_connection_gets_a_reply_as_soon_as_it_is_written():
@@ -387,30 +325,25 @@ def test_more_connections_than_may_be_are_refused():
         assert server.get("/status")[0] == 200
 
 
-@pytest.mark.parametrize("most", [8 * MEGABYTE, 10**9])
-def test_an_sse_client_that_does_not_read_loses_its_connection(most):
-    """Its replies are too many, or have too many bytes; each is a page of half a megabyte."""
+def test_an_sse_client_that_does_not_read_loses_its_connection(monkeypatch):
+    """Its replies are pages of half a megabyte."""
+    monkeypatch.setattr(serve_server, "READ_SECONDS", 0.5)
     call = {"name": "read_document", "arguments": {"reason": "r", "docid": "large"}}
     store = store_of({"large": Document("large", "", "mill " * (MEGABYTE // 10))})
-    pages = RankedBrowsing(max_bytes=MEGABYTE)
     with (
-        serving_large(store, pages, max_bytes_in_flight=most) as server,
+        serving_large(store, RankedBrowsing(max_bytes=MEGABYTE)) as server,
         SseClient(server.port) as client,
         SseClient(server.port) as other,
     ):
         client.begin()
         other.begin()
-        highest = 0
-        for number in range(1, 200):
+        for number in range(1, 500):
             if client.send("tools/call", call, number) == 404:
                 break
             assert other.send("ping", {}, number) == 202
-            time.sleep(0.01)
-            highest = max(highest, server.service.in_flight.bytes)
+            time.sleep(0.02)
         else:
             pytest.fail("it was never ended")
-        assert MEGABYTE < highest <= min(most, 32 * MEGABYTE)
-        until(lambda: server.service.in_flight.bytes == 0)
         assert other.send("tools/call", call, 1000) == 202
 
 
