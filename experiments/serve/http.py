@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +10,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+import anyio
 import uvicorn
 from fastapi import Body, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -26,7 +26,6 @@ from soundingline.experiments.serve.foreign_tools import MOST_HITS, whole_docume
 from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.sessions import (
     ANSWER,
-    BACKLOG,
     ApiError,
     ServerOptions,
     Service,
@@ -264,14 +263,10 @@ def application(service: Service, mcp_interface: str = "tool") -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        closing = asyncio.create_task(service.sessions.close_idle_forever())
-        try:
-            async with manager.run():
-                yield
-        finally:
-            closing.cancel()
-            with suppress(asyncio.CancelledError):
-                await closing
+        async with manager.run(), anyio.create_task_group() as tasks:
+            tasks.start_soon(service.sessions.close_idle_forever)
+            yield
+            tasks.cancel_scope.cancel()
 
     app = FastAPI(
         title="Soundingline search server",
@@ -384,13 +379,10 @@ def http_server(service: Service) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             application(service, interface),
-            host=options.host,
-            port=options.port,
             # A session over SSE has two connections; the rest is for clients without sessions.
             limit_concurrency=2 * options.max_sessions + _MORE_CONNECTIONS,
             log_config=None,
             access_log=False,
-            backlog=BACKLOG,
             timeout_graceful_shutdown=_GRACE,
             ws="none",
         )

@@ -30,7 +30,7 @@ from soundingline.experiments.pipeline import (
     with_literature_tools,
 )
 from soundingline.experiments.recorded import recorded_option
-from soundingline.experiments.serve.sessions import BACKLOG, ServerOptions
+from soundingline.experiments.serve.sessions import ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify
 from soundingline.toolkit.data import DocumentStore, SearchBackend
@@ -45,9 +45,7 @@ from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.snippets import prepare as prepare_snippets
 
-if TYPE_CHECKING:  # none of it is in the core install
-    import uvicorn
-
+if TYPE_CHECKING:  # not in the core install
     from soundingline.experiments.serve.sessions import QuestionQueue, Service
 
 _GROUPS = (*RANKING, "tool")
@@ -137,7 +135,9 @@ async def _serve(service: Service) -> None:
         return
     server = http_server(service)
     with listen(options.host, options.port) as listener, _ended_by_signals():
-        announcing = asyncio.create_task(_announce(server, options.host))
+        host, port = options.host, listener.getsockname()[1]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        notify(f"serving at {address}/ (MCP: {address}/mcp, and {address}/sse by SSE)")
         # uvicorn ends at a signal, which it receives in the main thread only; elsewhere, as in a
         # notebook, this task is cancelled, and uvicorn must still close its connections.
         serving = asyncio.ensure_future(server.serve([listener]))
@@ -147,8 +147,6 @@ async def _serve(service: Service) -> None:
             server.should_exit = True
             await serving
             raise
-        finally:
-            announcing.cancel()
 
 
 def make_service(
@@ -184,7 +182,7 @@ def make_service(
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host} port={port}: {error.strerror or error}",
@@ -198,14 +196,6 @@ def listen(host: str, port: int) -> socket.socket:
         milliseconds = round(1000 * READ_SECONDS)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listener
-
-
-async def _announce(server: uvicorn.Server, host: str) -> None:
-    while not server.started:
-        await asyncio.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    notify(f"serving at {address}/ (MCP: {address}/mcp, and {address}/sse by SSE)")
 
 
 @contextmanager

@@ -34,7 +34,6 @@ from soundingline.toolkit.search.tool import ToolResult
 from soundingline.toolkit.trajectory import Trajectory
 
 TOKEN = "SOUNDINGLINE_TOKEN"  # the environment variable of `token`
-BACKLOG = 2048
 
 
 @dataclass(frozen=True)
