@@ -270,6 +270,7 @@ def test_a_wrong_request_is_refused_in_one_line(plain, path, body, status, code)
     refusal = json.loads(reply)
     assert (actual, refusal["error"]) == (status, code)
     assert "\n" not in refusal["message"] and len(refusal["message"]) < 500
+    assert code != "no_json" or "JSON" in refusal["message"]
 
 
 def test_a_body_is_json_and_may_be_absent_where_all_of_it_has_defaults(plain):
