@@ -94,7 +94,6 @@ COMMANDS = {
     ),
     "export": ("exchange:export", "Write a run in the format of another project."),
     "import": ("exchange:import_run", "Read a run of another project."),
-    "lint": ("exchange:lint", "List the faults of published run files."),
     "serve": ("serve.server:serve", "Serve a pipeline to agents over MCP and HTTP."),
     "model": (
         "maintenance:serve_model",
