@@ -147,7 +147,7 @@ def check_arguments(config: DictConfig) -> None:
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)
             wanted = annotation.__name__ if plain else str(annotation).replace("'", "")
-            wanted = re.sub(r"^Runtime\[(.*)\]$", r"\1", wanted)
+            wanted = re.sub(r"^(?:Runtime|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
             shown = redact(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
 
