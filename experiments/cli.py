@@ -44,7 +44,7 @@ from soundingline.experiments.config import (
     register,
     unknown_key,
 )
-from soundingline.experiments.refusals import fault_of, one_line, refuse_secrets
+from soundingline.experiments.refusals import one_line, refuse_secrets, shared_cause_of
 from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -628,11 +628,11 @@ class _Job:
         if not is_bad_input(error):
             raise error
         self.refused.append(one_line(error))
-        if is_first(settings, fault_of(error) or self.refused[-1]):
+        if is_first(settings, shared_cause_of(error) or self.refused[-1]):
             notify(self.refused[-1])
         if settings.multirun:
             failed = CellFailed(self.refused[-1])
-            failed.fault = fault_of(error)
+            failed.shared_cause = shared_cause_of(error)
             raise failed from None
 
 

@@ -142,9 +142,9 @@ def _unreadable(error: OverrideParseException) -> str:
     )
 
 
-def fault_of(error: BaseException) -> str:
+def shared_cause_of(error: BaseException) -> str:
     """What other cells of a sweep would meet too, such as `no connection to <host>`; else empty."""
-    return next(filter(None, (getattr(each, "fault", "") for each in _causes(error))), "")
+    return next(filter(None, (getattr(each, "shared_cause", "") for each in _causes(error))), "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -55,20 +55,20 @@ _OPEN = ("", _INTERRUPTED, _JOB)
 
 class CellStatus(NamedTuple):
     """What became of a cell: its overrides, `running`, `done` or `failed`, and why it failed.
-    `defect` is a traceback, empty for bad input. `fault` is what may end other cells likewise, in
+    `defect` is a traceback, empty for bad input. `shared_cause` is what may end other cells too, in
     a few words."""
 
     overrides: Sequence[str]
     state: str
     reason: str = ""
     defect: str = ""
-    fault: str = ""
+    shared_cause: str = ""
 
 
 class CellFailed(InputError):
-    """A cell of a sweep had bad input, which has been reported. `fault`: see `CellStatus`."""
+    """A cell of a sweep had bad input, which has been reported. See `CellStatus`."""
 
-    fault = ""
+    shared_cause = ""
 
 
 class SweepRefused(BaseException):
@@ -227,12 +227,12 @@ def _replace(node: Any, raw: Any, safe: Any) -> None:
                 node[key] = safe[key]
 
 
-def is_first(settings: Settings, fault: str) -> bool:
-    """Whether no other cell of this sweep has reported a fault that ends each of them."""
+def is_first(settings: Settings, cause: str) -> bool:
+    """Whether no other cell of this sweep has reported a cause that ends each of them."""
     if not settings.multirun:
         return True
     try:
-        (_cells_folder(settings) / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
+        (_cells_folder(settings) / f"reported-{fingerprint(cause)}").touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:  # such as a full disk, which is to be reported
@@ -251,7 +251,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         yield
         status = CellStatus(overrides, DONE)
     except CellFailed as error:
-        status = CellStatus(overrides, FAILED, str(error), fault=error.fault)
+        status = CellStatus(overrides, FAILED, str(error), shared_cause=error.shared_cause)
         raise
     except KeyboardInterrupt:  # no defect, whose traceback would be worth reading
         status = CellStatus(overrides, FAILED, _INTERRUPTED)
@@ -377,27 +377,27 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
 
 
 def _by_reason(unfinished: Sequence[CellStatus]) -> list[list[CellStatus]]:
-    """The cells that failed, those with the same fault or reason together. A cell with a defect,
+    """The cells that failed, those with the same cause or reason together. A cell with a defect,
     or without a reason, is alone."""
     groups: dict[Any, list[CellStatus]] = {}
     for number, status in enumerate(unfinished):
         if status.reason not in _OPEN[1:]:
             alone = number if status.defect or not status.reason else -1
-            groups.setdefault((status.fault or status.reason, alone), []).append(status)
+            groups.setdefault((status.shared_cause or status.reason, alone), []).append(status)
     return list(groups.values())
 
 
 def _summary(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str:
     """A line on the cells that failed for one reason, named by the overrides in which the cells of
-    the sweep differ. The first cell has reported a shared fault in full."""
+    the sweep differ. The first cell has reported a shared cause in full."""
     first = group[0]
-    if len(group) == 1 and not first.fault:
+    if len(group) == 1 and not first.shared_cause:
         return _line(first)
     common = set.intersection(*(set(each.overrides) for each in statuses))
     words = [[word for word in each.overrides if word not in common] for each in group]
     names = sorted(" ".join(each) or "no change" for each in words)
     shown = f" ({'; '.join(names)})" if any(words) else ""
-    return f"{_cells(len(group))} failed{shown}: {first.fault or first.reason}"
+    return f"{_cells(len(group))} failed{shown}: {first.shared_cause or first.reason}"
 
 
 def _cells(number: int) -> str:

@@ -261,7 +261,10 @@ class ChatModel(Protocol):
         ...     return turn.text
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        ...
 
     def ready(self) -> None:
         """`InputError` if the SDK or the key is missing. Sends nothing."""

@@ -711,7 +711,7 @@ def test_which_error_the_reply_of_a_server_is(reply):
     # OpenAI's SDK hands on what is inside `error`.
     inside = body.get("error") if isinstance(body, dict) else None
     for form in (body, inside) if inside else (body,):
-        error = errors.fault(status, form, {}, where="m at host", now=0.0)
+        error = errors.error_of_reply(status, form, {}, where="m at host", now=0.0)
         assert type(error).__name__ == reply.get("is", "ContextOverflow")
         assert str(error).startswith(f"m at host: HTTP {status}")
         if isinstance(error, errors.ContextOverflow):
@@ -739,7 +739,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("status", "body", "kind"), ANSWERS.values(), ids=ANSWERS.keys())
 def test_which_error_any_other_reply_is(status, body, kind):
-    error = errors.fault(status, body, {}, where="m at host", now=0.0)
+    error = errors.error_of_reply(status, body, {}, where="m at host", now=0.0)
     assert type(error).__name__ == kind
     assert str(error).startswith(f"m at host: HTTP {status}")
 
@@ -747,7 +747,7 @@ def test_which_error_any_other_reply_is(status, body, kind):
 def test_what_a_server_says_is_quoted_without_a_key():
     inner = json.dumps({"error": {"message": "the key SECRET is old"}})
     body = [{"error": {"message": inner}}]
-    error = errors.fault(
+    error = errors.error_of_reply(
         400, body, {}, where="m", now=0.0, hide=lambda text: text.replace("SECRET", "*")
     )
     assert str(error) == "m: HTTP 400, the key * is old"
@@ -766,7 +766,7 @@ def test_what_a_server_says_is_quoted_without_a_key():
     ],
 )
 def test_the_wait_that_a_server_asks_for_in_words_is_read(words, seconds):
-    error = errors.fault(429, {"message": words}, {}, where="m", now=0.0)
+    error = errors.error_of_reply(429, {"message": words}, {}, where="m", now=0.0)
     assert error.retry_after == seconds
 
 

@@ -28,8 +28,7 @@ from support.needs import cases
 from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import client as clients
-from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm import errors, transport
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import (
@@ -396,7 +395,7 @@ def test_a_server_that_is_not_there_is_gone(make):
 
 
 def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
-    monkeypatch.setattr(clients, "_PATIENCE", 0.2)
+    monkeypatch.setattr(transport, "_PATIENCE", 0.2)
     make().reach()  # The peer has no list of models, and says so with 501.
     assert peer.requests == []
     with socket.create_server(("127.0.0.1", 0)) as silent:

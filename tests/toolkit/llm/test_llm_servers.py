@@ -536,7 +536,7 @@ def test_replies_and_verdicts_of_other_weights_are_kept_apart():
     assert key("") == key("") and len({key(""), key("one"), key("other")}) == 3
     model = OpenAIChat(model="gguf")
     judges = [LlmJudge().bind(model).fingerprint]
-    model.weights_fingerprint = "one"
+    vars(model)["weights_fingerprint"] = "one"
     judges.append(LlmJudge().bind(model).fingerprint)
     assert judges[0] != judges[1]
 
@@ -703,7 +703,7 @@ def test_an_option_says_only_what_is_different_from_what_it_inherits(path, inher
     assert [key for key, value in leaves(own) if before.get(key, "absent") == value] == []
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Loud(OpenAIChat):
     """A model of one's own: it repeats the last message, in capitals if it is loud."""
 
