@@ -615,8 +615,8 @@ class _Job:
         return None
 
     def _check(self, settings: Settings) -> None:
-        # Those of a sweep may come from a file of options.
-        refuse_secrets(settings.overrides)
+        # Those of a sweep, and other values, may come from a file of options.
+        refuse_secrets(settings.overrides, settings.config)
         if self.name not in SHARDED and settings.config.shards != 1:
             raise InputError(
                 f"shards={settings.config.shards} for {self.prog}",

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.cells import Cells
 from soundingline.experiments.config import Settings, check_keys, key_of, search_path_of, value_of
+from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
@@ -82,8 +83,8 @@ class SweepRefused(BaseException):
 
 class SweepStart(Callback):
     """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
-    where it stands and how many cells it has, masks the secrets of the configuration that Hydra is
-    about to write to `multirun.yaml` there, and prints the threats to the validity of `soundingline
+    where it stands and how many cells it has, refuses a configuration with secrets before Hydra
+    writes it to `multirun.yaml` there, and prints the threats to the validity of `soundingline
     run`. Each cell composes its own configuration from the files of options."""
 
     command: ClassVar[str] = ""
@@ -109,7 +110,7 @@ class SweepStart(Callback):
                 with flag_override(config, ["readonly", "struct"], [False, False]):
                     config.name = sweep_name([*words, *(config.hydra.sweeper.get("late") or ())])
                     config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
-            mask(config)
+            refuse_secrets((), config)
             folder = Path(config.hydra.sweep.dir)
             check_kind(folder, SWEEP_CELLS)
             cells = _cells_of(config, words)
@@ -212,21 +213,6 @@ def check_name(overrides: Iterable[str]) -> None:
             RunFolder.named("", name)
 
 
-def mask(config: DictConfig) -> None:
-    """Put `***` in the place of every secret of a composed configuration; interpolations stay."""
-    raw: Any = OmegaConf.to_container(config, resolve=False)
-    _replace(config, raw, redact(raw))
-
-
-def _replace(node: Any, raw: Any, safe: Any) -> None:
-    for key in raw if isinstance(raw, dict) else range(len(raw)):
-        if isinstance(raw[key], (dict, list)):
-            _replace(node[key], raw[key], safe[key])
-        elif raw[key] != safe[key]:
-            with flag_override(node, ["readonly", "struct"], [False, False]):
-                node[key] = safe[key]
-
-
 def is_first(settings: Settings, cause: str) -> bool:
     """Whether no other cell of this sweep has reported a cause that ends each of them."""
     if not settings.multirun:
@@ -261,7 +247,6 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         status = CellStatus(overrides, FAILED, reason, traceback.format_exc())
         raise
     finally:
-        mask(settings.config)  # which launchers of jobs write down with what the job gives back
         write_json(path, status._asdict())
 
 

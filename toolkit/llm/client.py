@@ -203,7 +203,7 @@ class LanguageModel(ModelConfig, ABC):
             sdk_client=self.sdk_client,
             key_env=self.key_env,
             concurrency=self.concurrency,
-            secrets=tuple(find_secrets(self.settings.extra)),
+            secrets=tuple(secret for _, secret in find_secrets(self.settings.extra)),
         )
         self._set("transport", transport)
 

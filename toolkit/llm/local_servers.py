@@ -11,6 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,11 +42,12 @@ def check_secrets(
 ) -> None:
     """`InputError` if the command line of `server` would hold a secret; it reads the key that it
     requires from the environment variable `variable`."""
-    named = [name for name, value in options.items() if list(find_secrets(value, name))]
-    if named or list(find_secrets(launcher)):
-        source = f"its option {named[0]}" if named else "its launcher"
+    words = (f"{option}={value}" for option, value in pairwise(launcher))
+    named = [f"its option {name}" for name, _ in find_secrets(options)]
+    named += ["its launcher" for _ in find_secrets([*launcher, *words])]
+    if named:
         raise InputError(
-            f"the command line of {server} would hold a secret ({source})",
+            f"the command line of {server} would hold a secret ({named[0]})",
             do=f"export {variable}=... and set key_env={variable}, or HF_TOKEN for the hub: "
             "servers are handed them by their environment",
         )
