@@ -34,7 +34,7 @@ _ANSWER_USAGE = (
 
 class Action(NamedTuple):
     """What a reply does: the call of the tool `name` with `arguments` (an object, or text as in
-    `ToolCall`), or without a name the final answer `text`."""
+    `FunctionCall`), or without a name the final answer `text`."""
 
     name: str = ""
     arguments: Mapping[str, Any] | str = ""

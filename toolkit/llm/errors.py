@@ -437,7 +437,7 @@ def _wait_in_words(sentence: str) -> float | None:
 
 
 def _duration(text: str) -> float | None:
-    """The seconds of `45s`, `1m30.5s`, `120ms` or `30 seconds`; None if it is no such text."""
+    """The seconds of `45s`, `1m30.5s`, `120ms` or `30 seconds`; None if it is not such a text."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s?(ms|[hms])", text.lower())
     return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 

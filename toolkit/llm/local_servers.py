@@ -54,7 +54,7 @@ def check_secrets(
 
 
 def check_launcher(launcher: Sequence[str], example: str) -> None:
-    """`InputError` if a launcher is no list of words."""
+    """`InputError` if a launcher is not a list of words."""
     if not launcher or isinstance(launcher, str):
         raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
 

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -35,7 +35,6 @@ def serving(
     command: Callable[[int], Sequence[str]],
     *,
     log: Path,
-    health: str = "/health",
     start_seconds: float = 1800.0,
     grace: float = 20.0,
     environment: Mapping[str, str] | None = None,
@@ -48,7 +47,6 @@ def serving(
         command: Returns the command line for a port.
         log: The file to whose end the output goes, obfuscated in an obfuscated folder
             (`soundingline.toolkit.obfuscation`).
-        health: The path that answers 200 when the server is ready.
         start_seconds: How long starting may take.
         grace: Seconds between the request to end and the kill of the server's process group.
         environment: Variables that are added to ours.
@@ -64,30 +62,96 @@ def serving(
     """
     with socket.socket() as probe:  # for a free port
         probe.bind((HOST, 0))
-        port = int(probe.getsockname()[1])
-    words = [str(word) for word in command(port)]
+        address = f"http://{HOST}:{probe.getsockname()[1]}"
+    words = [str(word) for word in command(int(address.rpartition(":")[2]))]
     if shutil.which(words[0]) is None:
         how = f" ({advice})" if advice else ""
         raise InputError(
             f"the program {words[0]!r} is not installed here",
             do=f"install it{how}, or set llm.base_url to a server that runs already",
         )
-    address = f"http://{HOST}:{port}"
-    with os.fdopen(open_own(log, append=True), "ab", buffering=0) as output:
-        guard = subprocess.Popen(
-            [sys.executable, "-I", str(_GUARD), str(grace), *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE if is_obfuscated(log) else output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
-        with guard.stdout or nullcontext(), _sealing(guard.stdout, output):
-            try:
-                _wait(guard, address + health, name or words[0], log, start_seconds)
-                yield address
-            finally:
-                _end(guard, grace)
+    with _output(log) as output:
+        guard = _start(words, output, grace, {**os.environ, **(environment or {})})
+        try:
+            _wait(guard, f"{address}/health", name or words[0], log, start_seconds)
+            yield address
+        finally:
+            _stop(guard, grace)
+
+
+@contextmanager
+def _output(log: Path) -> Iterator[IO[bytes]]:
+    """The file to which a server writes: the log, or a pipe whose lines are written to the log
+    obfuscated."""
+    with os.fdopen(open_own(log, append=True), "ab", buffering=0) as file:
+        if not is_obfuscated(log):
+            yield file
+            return
+        reading, writing = os.pipe()
+
+        def copy() -> None:
+            with os.fdopen(reading, "rb") as lines:
+                for line in lines:
+                    file.write(encrypt_lines(line))
+
+        thread = threading.Thread(target=copy, name="obfuscation", daemon=True)
+        thread.start()
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                yield pipe
+        finally:
+            thread.join(_DRAIN)
+
+
+def _start(
+    words: Sequence[str], output: IO[bytes], grace: float, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """The guard (`process_guard.py`) of a server that was started."""
+    return subprocess.Popen(
+        [sys.executable, "-I", str(_GUARD), str(grace), *words],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:
+    """Wait until the server is healthy; `InputError` if it ends, or is not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = 0.02
+    with progress_bar(transient=True) as progress:
+        task = progress.add_task(f"starting {name}", total=None, note="")
+        while not is_healthy(url):
+            reason = ""
+            if guard.poll() is not None:
+                time.sleep(_SETTLE)
+                reason = "ended before it was ready"
+            elif time.monotonic() > deadline:
+                reason = f"was not ready within {seconds:g} s"
+            if reason:
+                raise InputError(f"{name} {reason}. Its log ends: {tail(log)}", do=f"see {log}")
+            progress.update(task, note=tail(log, 1)[:60])
+            time.sleep(pause)
+            pause = min(1.0, pause * 1.5)
+
+
+def _stop(guard: subprocess.Popen[bytes], grace: float) -> None:
+    """Closing its standard input ends the guard and its group; killing is for a guard that hangs.
+
+    Waits even if Ctrl-C comes again, because the child is in another group and does not get it.
+    """
+    assert guard.stdin is not None
+    with suppress(OSError):
+        guard.stdin.close()
+    try:
+        guard.wait(grace + 5)
+    finally:
+        if guard.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(guard.pid, signal.SIGKILL)
+            guard.wait()
 
 
 class _Shared:
@@ -139,44 +203,6 @@ class Servers:
             self._running.pop(key).stack.close()
 
 
-@contextmanager
-def _sealing(source: IO[bytes] | None, output: IO[bytes]) -> Iterator[None]:
-    """Copy the lines of `source`, if there is one, obfuscated to `output`, until it ends."""
-    if source is None:
-        yield
-        return
-
-    def copy() -> None:
-        for line in source:
-            output.write(encrypt_lines(line))
-
-    thread = threading.Thread(target=copy, name="obfuscation", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join(_DRAIN)
-
-
-def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    pause = 0.02
-    with progress_bar(transient=True) as progress:
-        task = progress.add_task(f"starting {name}", total=None, note="")
-        while not is_healthy(url):
-            fault = ""
-            if guard.poll() is not None:
-                time.sleep(_SETTLE)
-                fault = "ended before it was ready"
-            elif time.monotonic() > deadline:
-                fault = f"was not ready within {seconds:g} s"
-            if fault:
-                raise InputError(f"{name} {fault}. Its log ends: {tail(log)}", do=f"see {log}")
-            progress.update(task, note=tail(log, 1)[:60])
-            time.sleep(pause)
-            pause = min(1.0, pause * 1.5)
-
-
 def is_healthy(url: str) -> bool:
     """Whether an address answers with status 200."""
     # No proxies: the environment's are not for this machine.
@@ -186,23 +212,6 @@ def is_healthy(url: str) -> bool:
             return int(answer.status) == 200
     except (urllib.error.URLError, OSError, ValueError):
         return False
-
-
-def _end(guard: subprocess.Popen[bytes], grace: float) -> None:
-    """Closing its standard input ends the guard and its group; killing is for a guard that hangs.
-
-    Waits even if Ctrl-C comes again, because the child is in another group and does not get it.
-    """
-    assert guard.stdin is not None
-    with suppress(OSError):
-        guard.stdin.close()
-    try:
-        guard.wait(grace + 5)
-    finally:
-        if guard.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(guard.pid, signal.SIGKILL)
-            guard.wait()
 
 
 def tail(log: Path, lines: int = _TAIL) -> str:

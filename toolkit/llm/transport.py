@@ -288,7 +288,7 @@ class Transport:
         return self.name.removeprefix("models/") in names
 
     def _raise_unreachable(self, error: Exception) -> None:
-        """`Unreachable` for an error of the SDK that means that there is no connection."""
+        """`Unreachable` for an error of the SDK that means that no connection can be made."""
         http, cause = import_optional("httpx2"), error.__cause__
         if isinstance(cause, (http.ConnectError, http.ConnectTimeout, http.ProxyError)):
             reason, address = str(cause) or type(cause).__name__, self._address_without_query

@@ -21,9 +21,9 @@ from soundingline.toolkit.llm import errors, wire
 from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather, strict_schema
 from soundingline.toolkit.llm.local_servers import LlamaCppServer
 from soundingline.toolkit.llm.messages import (
+    FunctionCall,
     SamplingParams,
     Token,
-    ToolCall,
     Turn,
     Usage,
     tool_result,
@@ -76,12 +76,12 @@ def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer, text, c
     assert turn.message()["reasoning"] == "Hm."
 
 
-def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer):
+def test_reasoning_after_the_last_item_of_a_turn_is_not_replayed(peer):
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     call = {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"}
     items = [thought, thought, call, {**thought, "id": "rs_2"}]
     provider = {"api": "openai_responses", "items": items}
-    turn = Turn(tool_calls=(ToolCall("c1", "search", "{}"),), provider=provider)
+    turn = Turn(tool_calls=(FunctionCall("c1", "search", "{}"),), provider=provider)
     peer.default = paired
     ask(peer, OpenAIResponses, WHO, turn.message(), tool_result("c1", "page"))
     sent = peer.requests[-1].body["input"]
@@ -352,7 +352,7 @@ def test_calls_beside_a_list_of_parts_are_those_of_the_field(peer):
     calls = [{"id": "a", "type": "function", "function": function}]
     peer.script.append(chat_reply({"content": [text_part("I look.")], "tool_calls": calls}))
     turn = ask(peer, OpenAIChat)
-    assert (turn.text, turn.tool_calls) == ("I look.", (ToolCall("a", "search", "{}"),))
+    assert (turn.text, turn.tool_calls) == ("I look.", (FunctionCall("a", "search", "{}"),))
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer):
     function = {"name": "search", "arguments": {"query": "x"}}
     calls = [{"type": "function", "function": function}] * 2
     peer.script.append(chat_reply({"content": None, "tool_calls": calls}))
-    earlier = Turn(tool_calls=(ToolCall("call_1", "s", "{}"),)).message()
+    earlier = Turn(tool_calls=(FunctionCall("call_1", "s", "{}"),)).message()
     turn = ask(peer, OpenAIChat, WHO, earlier)
     assert [call.id for call in turn.tool_calls] == ["call_2", "call_3"]
     assert [call.parsed() for call in turn.tool_calls] == [{"query": "x"}] * 2
@@ -629,7 +629,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text):
     assert wire.sendable_arguments(sent) == sent
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wire.sendable_name(text))
     try:
-        ToolCall("a", "search", text).parsed()
+        FunctionCall("a", "search", text).parsed()
     except ValueError as error:
         assert "\n" not in str(error)
 
@@ -637,7 +637,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text):
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "NaN", "-Infinity", "1" * 9999])
 def test_hostile_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
-        ToolCall("a", "search", text).parsed()
+        FunctionCall("a", "search", text).parsed()
     assert wire.sendable_object(text) == {"malformed": text}
 
 
@@ -653,7 +653,7 @@ def test_valid_text_is_sent_unchanged():
 
 
 def test_a_turn_becomes_the_message_that_trajectories_record():
-    turn = Turn(text="I look.", tool_calls=(ToolCall("a", "search", '{"query": "x"}'),))
+    turn = Turn(text="I look.", tool_calls=(FunctionCall("a", "search", '{"query": "x"}'),))
     function = {"name": "search", "arguments": '{"query": "x"}'}
     assert turn.message() == {
         "role": "assistant",
@@ -662,7 +662,7 @@ def test_a_turn_becomes_the_message_that_trajectories_record():
     }
     assert Turn(text="Ada.").message() == {"role": "assistant", "content": "Ada."}
     assert Turn(text=" \n").empty
-    assert not Turn(tool_calls=(ToolCall("a", "search", ""),)).empty
+    assert not Turn(tool_calls=(FunctionCall("a", "search", ""),)).empty
 
 
 @pytest.mark.parametrize(

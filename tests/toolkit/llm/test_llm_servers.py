@@ -38,7 +38,7 @@ from soundingline.toolkit.llm.local_servers import LlamaCppServer, VllmServer
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
 from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.server import Servers, _end, serving, tail
+from soundingline.toolkit.llm.server import Servers, _stop, serving, tail
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
@@ -756,5 +756,5 @@ def test_a_guard_that_hangs_is_killed():
     """It does not end when its standard input is closed."""
     guard = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
     with pytest.raises(subprocess.TimeoutExpired):
-        _end(guard, grace=-4.9)  # It waits five seconds longer than that.
+        _stop(guard, grace=-4.9)  # It waits five seconds longer than that.
     assert guard.poll() == -signal.SIGKILL
