@@ -31,11 +31,10 @@ from soundingline.toolkit.llm import FunctionCall, SamplingParams, Turn, Usage
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.errors import BadRequest, ContextOverflow, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.local_servers import LlamaCppServer, serving
 from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai import OpenAIChat, OpenAIResponses
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.server import serving
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import dump_trajectory, from_record
 

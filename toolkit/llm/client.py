@@ -27,7 +27,7 @@ from soundingline.toolkit.llm.errors import (
     ServerFailed,
     Truncated,
 )
-from soundingline.toolkit.llm.local_servers import LocalServer, VllmServer
+from soundingline.toolkit.llm.local_servers import LocalServer, Servers, VllmServer, serving
 from soundingline.toolkit.llm.messages import (
     ChatModel,
     Message,
@@ -37,7 +37,6 @@ from soundingline.toolkit.llm.messages import (
     Usage,
 )
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.llm.server import Servers, serving
 from soundingline.toolkit.llm.transport import Connection, RetryPolicy, Transport, checked_url
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.optional import import_optional, install_command
@@ -256,7 +255,7 @@ class LanguageModel(ModelConfig, ABC):
                 that is started is added to them and ends with them. None: it ends with the block.
 
         Raises:
-            InputError: As `ready` and `soundingline.toolkit.llm.server.serving`.
+            InputError: As `ready` and `soundingline.toolkit.llm.local_servers.serving`.
         """
         self.ready()
         if self.address.startswith(ADDRESS_FILE):

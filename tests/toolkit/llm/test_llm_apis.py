@@ -19,7 +19,7 @@ from support.needs import cases, needs
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors, wire
 from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather, strict_schema
-from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.local_servers import LlamaCppServer, serving
 from soundingline.toolkit.llm.messages import (
     FunctionCall,
     SamplingParams,
@@ -35,7 +35,6 @@ from soundingline.toolkit.llm.openai import (
     OpenAIResponses,
     RecordedChat,
 )
-from soundingline.toolkit.llm.server import serving
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 CALL = ("c1", "search", '{"query": "x"}')

@@ -34,11 +34,17 @@ from soundingline.toolkit.files import process_alive
 from soundingline.toolkit.llm import local_servers
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.local_servers import LlamaCppServer, VllmServer
+from soundingline.toolkit.llm.local_servers import (
+    LlamaCppServer,
+    Servers,
+    VllmServer,
+    _stop,
+    serving,
+    tail,
+)
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
 from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.server import Servers, _stop, serving, tail
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
