@@ -1129,6 +1129,28 @@ def test_one_request_is_prepared_in_a_round_of_the_loop():
     assert len(set(prepared_in)) == AT_ONCE
 
 
+def test_what_a_cancelled_attempt_had_cost_by_then_is_on_the_ledger():
+    class Stalled(OpenAIChat):
+        async def _send(self, client, body, timeout, reply, arrived):
+            reply["usage"] = CHAT_USAGE
+            sending.set()
+            await asyncio.sleep(60)
+
+    async def main():
+        model = Stalled(model="m", base_url="http://127.0.0.1:9/v1")
+        metered = MeteredModel(model, ledger, role="agent", qid="q", price=DOLLAR)
+        asking = asyncio.create_task(metered.respond([user("Who?")]))
+        await sending.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await model.close()
+
+    ledger, sending = Ledger(), asyncio.Event()
+    asyncio.run(main())
+    assert counts(ledger) == (1, 0, 1, 1.0)
+
+
 def ask_until_killed(ready, url, place, at_once):
     """Asks for replies to prompts, and keeps them below the folder `place`."""
     model = BlockingModel("m", role="rewriter")
