@@ -132,14 +132,12 @@ class Transport:
     """The connections to one model's server, one of each event loop. Creating it opens none.
 
     Args:
-        name: The name of the model.
-        address: The address of the server.
-        path: The path of requests at the address.
-        sdk: The module of the SDK.
-        sdk_client: The class of its client; that of the asynchronous one has `Async` before it.
-        key_env: The environment variable that holds the key. None: the server needs no key.
+        sdk_client: The class of the SDK's client; that of the asynchronous one has `Async` before
+            it.
         concurrency: The largest number of requests in flight on one event loop.
         secrets: What the requests hold beside the key that no message may quote.
+
+    The others are those of `soundingline.toolkit.llm.client.LanguageModel`.
     """
 
     name: str
