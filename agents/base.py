@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Topic
-from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.errors import InputError, Runtime, check_int, check_number
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
@@ -127,7 +127,7 @@ class Budget:
     context_window: int | None = None
     answer_tokens: int = 4000
     dollars: float | None = None
-    run_dollars: float | None = None
+    run_dollars: Runtime[float | None] = None
     exposed_tokens: int | None = None
     clock: str = "wall"
     speed: Mapping[str, float | None] = field(default_factory=dict)

@@ -18,7 +18,9 @@ class CustomSearcher(BaseSearcher):
         self.url = args.url
 
     def post(self, path, **body):
-        request = Request(f"{self.url}/browsecomp-plus/{path}", json.dumps(body).encode())
+        headers = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        request = Request(f"{self.url}/browsecomp-plus/{path}", data, headers)
         with urlopen(request, timeout=600) as reply:
             return json.load(reply)
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import typing
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import RUNTIME, InputError, RuntimeKeys, check_int
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import AGENTS, Price
@@ -53,7 +55,7 @@ def make(config: DictConfig) -> Any:
 def declares(option: DictConfig, name: str) -> bool:
     """Whether what an option gives declares `name`, such as `needs_llm`, to be true. It is made
     only where its class does not tell."""
-    target = _located(option)
+    target = _located(option.get("_target_"), _group(option))
     if inspect.isclass(target):
         value = getattr(target, name, False)
         if isinstance(value, bool):
@@ -61,16 +63,16 @@ def declares(option: DictConfig, name: str) -> bool:
     return bool(getattr(make(option), name, False))
 
 
-def make_interface(config: DictConfig) -> SearchTool:
+def make_search_tool(config: DictConfig) -> SearchTool:
     """The search tool of an option; `InputError` if it is anything else."""
-    interface = make(config)
-    if not isinstance(interface, SearchTool):
+    search_tool = make(config)
+    if not isinstance(search_tool, SearchTool):
         raise InputError(
             f"tool={config._target_} gives no search tool",
             valid="a subclass of soundingline.toolkit.search.SearchTool, without _partial_",
             do="name such a class as _target_",
         )
-    return interface
+    return search_tool
 
 
 def language_model(config: DictConfig, group: str) -> LanguageModel | None:
@@ -128,7 +130,7 @@ def check_arguments(config: DictConfig) -> None:
     for word in ("_target_", "_partial_", "_convert_"):
         values.pop(word, None)
     group = _group(config)
-    target = _located(config)
+    target = _located(config.get("_target_"), group)
     parameters = inspect.signature(target).parameters
     takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters.values())
     unknown = sorted(set(values) - set(parameters))
@@ -136,9 +138,7 @@ def check_arguments(config: DictConfig) -> None:
         raise InputError(
             f"{group} has no argument {', '.join(unknown)}", valid=", ".join(parameters)
         )
-    # Inherited fields of a dataclass are resolved in the module of the class that declares them.
-    initializer = inspect.isclass(target) and not dataclasses.is_dataclass(target)
-    hints = typing.get_type_hints(target.__init__ if initializer else target)
+    hints = _annotations(target)
     for name, value in values.items():
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
@@ -147,8 +147,38 @@ def check_arguments(config: DictConfig) -> None:
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)
             wanted = annotation.__name__ if plain else str(annotation).replace("'", "")
+            wanted = re.sub(r"^(?:Runtime|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
             shown = redact(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
+
+
+def without_runtime(option: Any, group: str) -> Any:
+    """The plain values of a group's option without those that change no result: the arguments that
+    its class declares as `Runtime`, and so those of the options among its arguments."""
+    if not isinstance(option, Mapping):
+        return option
+    metadata: dict[str, tuple[Any, ...]] = {}
+    if "_target_" in option:
+        hints = _annotations(_located(str(option["_target_"]), group), include_extras=True)
+        metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    kept: dict[str, Any] = {}
+    for name, value in option.items():
+        declared = metadata.get(name, ())
+        if RUNTIME in declared:
+            continue
+        keys = [each for each in declared if isinstance(each, RuntimeKeys)]
+        if keys and isinstance(value, Mapping):
+            value = {key: inner for key, inner in value.items() if key not in keys[0].names}
+        kept[name] = without_runtime(value, group)
+    return kept
+
+
+def _annotations(target: Any, include_extras: bool = False) -> dict[str, Any]:
+    """The types of a target's arguments."""
+    # Inherited fields of a dataclass are resolved in the module of the class that declares them.
+    initializer = inspect.isclass(target) and not dataclasses.is_dataclass(target)
+    function = target.__init__ if initializer else target
+    return typing.get_type_hints(function, include_extras=include_extras)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -169,15 +199,14 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint)
 
 
-def _located(option: DictConfig) -> Any:
+def _located(target: str | None, group: str) -> Any:
     """What an option names as `_target_`; `InputError` if there is nothing of that name. An error
     of the module itself is raised with its own traceback."""
-    target = option.get("_target_")
     if target is None:
         do = "choose one of the options of its group"
-        raise InputError(f"{_group(option)} has no _target_", do=do)
+        raise InputError(f"{group} has no _target_", do=do)
     unknown = InputError(
-        f"{_group(option)}._target_={target} names nothing that can be imported",
+        f"{group}._target_={target} names nothing that can be imported",
         do="check its spelling; a package outside the environment needs its folder in PYTHONPATH: "
         "export PYTHONPATH=<folder>",
     )

@@ -44,7 +44,7 @@ from soundingline.experiments.config import (
     register,
     unknown_key,
 )
-from soundingline.experiments.refusals import one_line, refuse_secrets, shared_cause_of
+from soundingline.experiments.refusals import refusal_line, refuse_secrets, shared_cause_of
 from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -94,7 +94,6 @@ COMMANDS = {
     ),
     "export": ("exchange:export", "Write a run in the format of another project."),
     "import": ("exchange:import_run", "Read a run of another project."),
-    "lint": ("exchange:lint", "List the faults of published run files."),
     "serve": ("serve.server:serve", "Serve a pipeline to agents over MCP and HTTP."),
     "model": (
         "maintenance:serve_model",
@@ -627,7 +626,7 @@ class _Job:
     def _refuse(self, settings: Settings, error: Exception) -> None:
         if not is_bad_input(error):
             raise error
-        self.refused.append(one_line(error))
+        self.refused.append(refusal_line(error))
         if is_first(settings, shared_cause_of(error) or self.refused[-1]):
             notify(self.refused[-1])
         if settings.multirun:
@@ -719,7 +718,7 @@ def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
         notify(f"interrupted{done}; the same command continues")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
-        notify(one_line(error))
+        notify(refusal_line(error))
     return exit_code(unfinished)
 
 

@@ -32,28 +32,6 @@ from soundingline.toolkit.errors import InputError, did_you_mean, is_number, par
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 
-# Settings that say where, how fast and for how much money, at any depth of an option: a run may be
-# resumed with others. A setting of these names in an agent, a tool or a unit is one like others.
-_SPEED = frozenset({"device", "compute", "batch_tokens", "concurrency", "threads", "memory_mb"})
-_SERVICE = frozenset(
-    {"base_url", "key_env", "price", "attempts", "longest_wait", "timeout", "concurrency"}
-)
-_SERVER = frozenset(
-    {
-        *("launcher", "environment", "start_seconds", "parallel", "gpu_layers", "threads"),
-        *("tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_num_seqs"),
-        *("enable_prefix_caching", "enable_prompt_tokens_details"),
-    }
-)
-_FREE = {
-    "benchmark": frozenset({"origin"}),
-    "unit": frozenset[str](),
-    "engine": _SPEED | {"heap", "jar", "java_home"},
-    "tool": frozenset[str](),
-    "agent": frozenset[str](),
-    "budget": frozenset({"run_dollars"}),
-}
-
 
 @dataclass
 class Paths:
@@ -129,19 +107,6 @@ class Root:
 
 # What the first part of an override's key may be.
 ROOTS = (*(each.name for each in fields(Root)), "experiment", "scale", "hydra")
-
-
-def without_runtime_keys(option: Any, group: str) -> Any:
-    """The plain values of a group's option without the settings that may differ between the starts
-    of one run."""
-    free = _SPEED | _SERVICE | _SERVER if group.endswith("llm") else _SPEED | _SERVICE
-    return _without(option, _FREE.get(group, free))
-
-
-def _without(value: Any, keys: frozenset[str]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without(inner, keys) for key, inner in value.items() if key not in keys}
-    return value
 
 
 def overrides_of_cells(
@@ -260,11 +225,14 @@ def _chosen_file(path: Path, root: Any) -> Path:
     cells = sorted(file.parent for file in path.glob(f"*/{CHOSEN}"))
     if (path / CHOSEN).exists() or not cells:
         return path / CHOSEN
-    # A recorded tuning is data: nothing in it is resolved.
+    from soundingline.experiments.build import without_runtime  # here, because it imports clients
+
+    # A recorded tuning is data: nothing in it is resolved, and nothing that it names is imported.
     here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
-    wanted = _tuning_identity(redact(here))
+    runtime = {group: {*here[group]} - {*without_runtime(here[group], group)} for group in TUNED}
+    wanted = _tuning_identity(redact(here), runtime)
     configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
-    matching = [cell for cell in cells if _tuning_identity(configs[cell]) == wanted]
+    matching = [cell for cell in cells if _tuning_identity(configs[cell], runtime) == wanted]
     if len(matching) == 1:
         return matching[0] / CHOSEN
     number = f"{len(matching)} tunings" if matching else "no tuning"
@@ -276,10 +244,15 @@ def _chosen_file(path: Path, root: Any) -> Path:
     )
 
 
-def _tuning_identity(config: Any) -> dict[str, Any]:
-    """The name of the benchmark and the settings of unit and engine, for which a choice holds."""
+def _tuning_identity(config: Any, runtime: Mapping[str, set[str]]) -> dict[str, Any]:
+    """The name of the benchmark and the settings of unit and engine for which a choice holds, all
+    but those that change no result."""
     values = config if isinstance(config, dict) else {}
-    tuned = {group: without_runtime_keys(values.get(group), group) for group in TUNED}
+    tuned: dict[str, Any] = {}
+    for group in TUNED:
+        option = values.get(group)
+        items = option.items() if isinstance(option, dict) else ()
+        tuned[group] = {key: value for key, value in items if key not in runtime[group]}
     return {**tuned, "benchmark": _name_of_benchmark(values.get("benchmark"))}
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.agents.literature.scores import Calibration
-from soundingline.experiments.build import language_model, make, make_interface
+from soundingline.experiments.build import language_model, make, make_search_tool
 from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import identity_of
 from soundingline.experiments.pipeline import (
@@ -27,7 +27,7 @@ from soundingline.experiments.pipeline import (
     caches_folder,
     evidence_encoder,
     evidence_passages,
-    librarian_option,
+    option_of,
     with_literature_tools,
     writes_obfuscated,
 )
@@ -37,13 +37,13 @@ from soundingline.experiments.training import (
     brier,
     calibration_error,
     check_steps,
+    checkpoint_to_train,
     fit,
     fit_probabilities,
     load,
     save_checkpoint,
 )
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.models import checkpoint_config
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Counts
@@ -123,8 +123,8 @@ def distill(
     check_steps(steps, batch)
     config = settings.config
     benchmark: Benchmark = make(config.benchmark)
-    interface = make_interface(config.tool)
-    if not isinstance(interface, Literature) or config.scorer is None:
+    search_tool = make_search_tool(config.tool)
+    if not isinstance(search_tool, Literature) or config.scorer is None:
         raise InputError(
             "there is no teacher: the agent scores no requirements",
             valid="a navigator and its scorer",
@@ -135,7 +135,7 @@ def distill(
             f"the texts of {benchmark.name} must not be written in plain text",
             do="choose another benchmark, or set sealed=false where you may",
         )
-    checkpoint_config(start)  # before anything is paid for
+    checkpoint_to_train("cross_encoder", start)  # before anything is paid for
     training = {"start": start, "steps": steps, "batch": batch, "rate": rate, "method": method}
     data = {
         **{"clusters": clusters, "questions": questions, "held_out": held_out, "seed": seed},
@@ -380,7 +380,7 @@ def _calibrate(
             f"scorer.scorer.model={dump_json(str(folder / 'student')).strip()}",
         ]
     )
-    student: RequirementScorer = make(librarian_option(chosen.config, "scorer"))
+    student: RequirementScorer = make(option_of(chosen.config, "scorer"))
     held = [row for row in rows if row["query"] in calibrating | checking]
     scored = student.score(_candidates(settings, benchmark, held))
     student.close()
@@ -426,11 +426,11 @@ def _candidates(
 ) -> list[CandidateDocument]:
     """The documents with the evidence that the system locates for their requirements."""
     built = build_pipeline(settings.config, benchmark, searched=False)
-    interface, _ = with_literature_tools(
-        make_interface(settings.config.tool), built, settings.config
+    search_tool, _ = with_literature_tools(
+        make_search_tool(settings.config.tool), built, settings.config
     )
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    session = interface.open(backend.for_question(""), built.prepared.store)
+    session = search_tool.open(backend.for_question(""), built.prepared.store)
     assert isinstance(session, Literature) and session.operators.locator is not None
     candidates = []
     for row in rows:

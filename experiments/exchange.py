@@ -1,9 +1,7 @@
-"""Runs of other programs: a run is exported to their formats, imported from them, and run files are
-checked for faults."""
+"""Runs of other programs: a run is exported to their formats and imported from them."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -21,9 +19,8 @@ from soundingline.experiments.evaluate import check_judge, evaluate_recorded
 from soundingline.experiments.naming import factors, form_of
 from soundingline.experiments.pipeline import evidence_passages
 from soundingline.experiments.published_figures import compare_with_published
-from soundingline.experiments.recorded import names_benchmark, recorded_benchmark, recorded_option
+from soundingline.experiments.recorded import recorded_benchmark, recorded_option
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.console import Console, notify, print_next
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError
@@ -45,7 +42,6 @@ from soundingline.toolkit.files import (
     dump_json,
     file_hash,
     fingerprint,
-    read_json,
     write_json,
     write_text,
 )
@@ -75,8 +71,7 @@ CanaryVariable = Annotated[str, f"the variable with the canary of obfuscated fil
 _RETRIEVAL = ("unit", "rewriter", "retriever", "reranker")
 _SCORES = ("accuracy", "answer_f1", "completion", "recall_", "citation_")
 _MODELS, _MODEL_CHARACTERS = 3, 80  # models that are named, and characters of a name
-_PLACES = 3  # locations of a fault in a line
-_FIGURE_CHANGES = 1  # the exit code of lint
+_PLACES = 3  # locations of a fault in a warning
 
 
 def export(
@@ -127,8 +122,7 @@ def export(
     with atomic_folder(out) as unfinished:
         message = writer(folder, unfinished, settings)
     Console(stderr=True, soft_wrap=True).print(f"{out}: {message}")
-    lint = f", or soundingline lint {out}" if format in ("browsecomp_plus", "pi_serini") else ""
-    print_next(f"open {out}{lint}")
+    print_next(f"open {out}")
 
 
 def _ranked(folder: RunFolder) -> str:
@@ -369,7 +363,8 @@ def import_run(
     PATH is a folder of run files, a file, or a log of Inspect AI, whose epochs become repeats. It
     becomes the run folder `runs/<name>` (name=NAME), which `soundingline compare` accepts.
     Overrides choose the benchmark and the judge. Verdicts of an evaluator (`*_eval.json`) that are
-    among the files take the place of the exact rule.
+    among the files take the place of the exact rule. A warning names each kind of fault in the
+    files that changes a published figure, with the figure as it is and without the fault.
 
     With an experiment of published runs, PATH is a folder with the authors' released runs. They
     become the cells of `runs/<name>`, and their figures are printed next to the paper's.
@@ -437,7 +432,8 @@ def _import(
             verdicts: Verdicts = {}
             with run.writing(manifest):
                 reader = _READERS[format](files, canary_env, models, verdicts)
-                message = _write(run, reader, benchmark)
+                message, rows = _write(run, reader, benchmark)
+            _warn(rows, benchmark)
             if verdicts:
                 judges = Counter(judge for judge, _ in verdicts.values())
                 ((judge, _),) = judges.most_common(1)
@@ -453,13 +449,17 @@ def _import(
     return evaluate_recorded(folder, benchmark, settings.config)
 
 
-def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) -> str:
-    """Write the trajectories as they are read; what was imported, in words."""
+def _write(
+    folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark
+) -> tuple[str, dict[str, Trajectory]]:
+    """Write the trajectories as they are read. Returns what was imported, in words, and the first
+    trajectory of each question by its location, without texts."""
     questions = {topic.qid: topic.text for topic in benchmark.topics}
     documents = {
         docid for qrels in benchmark.qrels.values() for grades in qrels.values() for docid in grades
     }
     written: dict[tuple[str, int], str] = {}
+    first: dict[str, Trajectory] = {}
     others = 0
     for recorded in reader:
         if recorded.qid not in questions:
@@ -481,10 +481,12 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
             raise InputError(
                 f"{location} is a second file of question {recorded.qid!r}, after {written[key]}",
                 valid="one a question",
-                do="move one away; soundingline lint lists all of them",
+                do="move one away",
             )
         written[key] = location
         folder.repeat(repeat).write(recorded)
+        if repeat == 1:
+            first[location] = without_texts(recorded)
     repeats = Counter(repeat for _, repeat in written)
     if written and not repeats[1]:
         raise InputError(
@@ -501,7 +503,19 @@ def _write(folder: RunFolder, reader: Iterable[Recorded], benchmark: Benchmark) 
     missing = len(questions) - imported
     times = f" in {len(repeats)} repeats" if len(repeats) > 1 else ""
     left = f"; {others} of other questions were left out" if others else ""
-    return f"{imported} questions imported{times}, {missing} of {benchmark.name} have none{left}"
+    message = f"{imported} questions imported{times}, {missing} of {benchmark.name} have none{left}"
+    return message, first
+
+
+def _warn(rows: Mapping[str, Trajectory], benchmark: Benchmark) -> None:
+    """Print a line for each kind of fault of the files that changes a published figure."""
+    qids = [topic.qid for topic in benchmark.topics]
+    answers = {qid: texts for qid, texts in benchmark.answers.items() if texts}
+    qrels = benchmark.qrels.get("evidence", {})
+    for fault, count, places, changes in browsecomp_plus.findings(rows, qids, answers, qrels):
+        shown = ", ".join([*places[:_PLACES], *(["..."] if len(places) > _PLACES else [])])
+        effect = ", ".join(f"{name} is {a:.4f}, not {b:.4f}" for name, (a, b) in changes.items())
+        notify(f"{fault}: {count} ({shown}), with which {effect}")
 
 
 def _normal(text: str) -> str:
@@ -586,101 +600,3 @@ _READERS: dict[
     "pi_serini": partial(_read_run_files, pi_serini=True),
     "inspect": _read_inspect,
 }
-
-
-def lint(
-    settings: Settings,
-    path: Path,
-    *,
-    canary_env: CanaryVariable = "",
-    no_corpus: Annotated[bool, "do not read the corpus's documents"] = False,
-) -> int:
-    """List the faults of a set of run files; the exit code is 1 if a published figure changes.
-
-    PATH is a folder of run files of BrowseComp-Plus or Pi-Serini, which may contain the verdicts of
-    an evaluator (`*_eval.json`) too, a log of Inspect AI, or a run folder of ours. The output has
-    one line a kind of fault: the number of files, the first of them, and the published figures with
-    and without the fault. With `benchmark=...` the questions, answers, judgements and documents are
-    checked too.
-    """
-    truth = browsecomp_plus.GroundTruth()
-    if names_benchmark(settings):
-        benchmark: Benchmark = make(settings.config.benchmark)
-        truth = browsecomp_plus.GroundTruth(
-            qids=[topic.qid for topic in benchmark.topics],
-            answers={qid: texts for qid, texts in benchmark.answers.items() if texts},
-            qrels=benchmark.qrels.get("evidence", {}),
-            documents=None if no_corpus else {each.docid for each in benchmark.documents()},
-        )
-    foreign: list[str] = []
-    verdicts: dict[str, str] = {}
-    rows: dict[str, Trajectory] = {}
-    documents = {docid for grades in truth.qrels.values() for docid in grades}
-    for read in _read_questions(path, canary_of(canary_env), foreign, verdicts):
-        row = trajectory_of(read, "", documents) if isinstance(read, Transcript) else read
-        rows[str(row.source.get("file", row.qid))] = without_texts(row)
-    if not rows:
-        raise InputError(f"{path} contains no run file", do="name the folder with the run files")
-    present = browsecomp_plus.findings(rows, truth, foreign, verdicts)
-    console = Console(soft_wrap=True)
-    for finding in present:
-        console.print(line(finding))
-    console.print(f"{len(rows)} files, {len(present)} kinds of findings")
-    if truth.answers or truth.qrels:
-        print_next(f"soundingline import {path} computes the measures of these files")
-    else:
-        print_next(f"soundingline lint {path} benchmark=NAME also checks answers and documents")
-    changed = any(finding.changes or finding.at_most for finding in present)
-    return _FIGURE_CHANGES if changed else 0
-
-
-def line(finding: browsecomp_plus.Finding) -> str:
-    """A finding in words."""
-    shown = ", ".join(finding.places[:_PLACES])
-    more = ", ..." if len(finding.places) > _PLACES else ""
-    changes = [f"{name} {a:.4f} -> {b:.4f}" for name, (a, b) in finding.changes.items()]
-    effect = "; ".join([*changes, *([finding.at_most] if finding.at_most else [])])
-    return f"{finding.code}: {finding.count} ({shown}{more}){f': {effect}' if effect else ''}"
-
-
-def _read_questions(
-    path: Path, canary: Canary | None, foreign: list[str], verdicts: dict[str, str]
-) -> Iterator[Transcript | Trajectory]:
-    """The questions at `path`. Locations of files that are not run files are added to `foreign`,
-    and the judges of verdicts by location to `verdicts`."""
-    if (path / "manifest.json").exists():
-        folder = RunFolder(path)
-        judged = sorted((path / "evaluation").glob("verdicts-*.json*"))
-        verdicts.update((file.name, file.stem.removeprefix("verdicts-")) for file in judged)
-        yield from folder.trajectories()
-        return
-    for file in run_paths(path, browsecomp_plus.NO_RUN_FILES):
-        if file.suffix == ".eval":
-            yield from inspect_ai.read(file)
-            continue
-        for location, content in _objects(file):
-            if "judge_result" in content:
-                model = content.get("model_info")
-                judge = model.get("judge_model") if isinstance(model, dict) else "unnamed"
-                verdicts[location] = str(judge)
-                continue
-            try:
-                if "surfaced_docids" in content:
-                    yield from browsecomp_plus.read_pi_serini([(location, content)], canary)
-                else:
-                    yield from browsecomp_plus.read([(location, content)], canary)
-            except browsecomp_plus.ObfuscatedFile:
-                raise
-            except InputError:
-                foreign.append(location)
-
-
-def _objects(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The object of a file or of each of its lines; an empty one for anything else."""
-    texts = lines(file) if file.suffix == ".jsonl" else [(file, "")]
-    for location, text in texts:
-        try:
-            content = json.loads(text) if text else read_json(file, dict[str, Any])
-        except (InputError, ValueError, RecursionError):
-            content = None
-        yield str(location), content if isinstance(content, dict) else {}

@@ -16,7 +16,7 @@ from soundingline.experiments.naming import cell_name, run_folder
 from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
 from soundingline.experiments.rank import rank
 from soundingline.experiments.recorded import recorded_benchmark
-from soundingline.experiments.refusals import one_line
+from soundingline.experiments.refusals import refusal_line
 from soundingline.experiments.run import run
 from soundingline.toolkit.console import silent
 from soundingline.toolkit.errors import InputError, check_call
@@ -55,7 +55,7 @@ class Experiment:
         try:
             return cls(Settings.compose(overrides, search), verbose=verbose)
         except (HydraException, OmegaConfBaseException) as error:
-            raise InputError(one_line(error)) from error
+            raise InputError(refusal_line(error)) from error
 
     def pipeline(self) -> pt.Transformer:
         """The pipeline as a PyTerrier transformer, over indexes that are built where they are

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from soundingline.experiments.build import declares
+from soundingline.experiments.build import declares, without_runtime
 from soundingline.experiments.config import (
     NO_OPTION,
     Settings,
@@ -21,7 +21,6 @@ from soundingline.experiments.config import (
     flat_values,
     is_choice,
     key_of,
-    without_runtime_keys,
 )
 from soundingline.experiments.pipeline import (
     LIBRARIANS,
@@ -84,7 +83,7 @@ def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, 
         )
         # A renewed key of a language model is the same model.
         plain = redact(plain) if group.endswith("llm") else plain
-        values[group] = without_runtime_keys(plain, group)
+        values[group] = without_runtime(plain, group)
         if isinstance(values[group], dict):
             for key in _FILES.get(group, ()):
                 if isinstance(value := values[group].get(key), str):

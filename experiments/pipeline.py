@@ -19,7 +19,7 @@ from soundingline.pipelines.backend import ListOrder
 from soundingline.pipelines.cache import keep_bound
 from soundingline.pipelines.compose import WithoutDocuments, compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
-from soundingline.pipelines.rerank.reranker import RerankHead
+from soundingline.pipelines.rerank.reranker import RerankTop
 from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from soundingline.pipelines.learned.dense import Dense
 
 LIBRARIANS = ("scorer", "list_reranker")  # what librarians work with in addition to it
+RERANKERS = ("reranker", "list_reranker")
+OF_RERANK_TOP = ("depth", "texts")
 Transformers = Mapping[str, pt.Transformer]
 
 
@@ -229,7 +231,7 @@ def asking_groups(config: DictConfig) -> list[str]:
     return [
         group
         for group in (*STAGES, *LIBRARIANS)
-        if active(config, group) and declares(librarian_option(config, group), "needs_llm")
+        if active(config, group) and declares(option_of(config, group), "needs_llm")
     ]
 
 
@@ -254,12 +256,10 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
     models = {}
     for group in groups:
         if active(config, group):
-            part = make(librarian_option(config, group))
-            if group == "reranker" and not isinstance(part, Stage):
-                part = RerankHead(part)
+            part = make(option_of(config, group))
             if getattr(part, "needs_llm", False):
                 models[group] = _model_of(part, config, group, role_of(group))
-            parts[group] = part
+            parts[group] = rerank_top(part, config[group]) if group in RERANKERS else part
     if parts.keys() - {"retriever"}:
         keep_bound(config.paths.caches, config.paths.caches_gb)
     librarians = {group: parts.pop(group) for group in LIBRARIANS if group in parts}
@@ -267,14 +267,32 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
     return Stages(parts, models, locator=locator, **librarians)
 
 
-def librarian_option(config: DictConfig, group: str) -> DictConfig:
-    """The option of a group; of `LIBRARIANS` without the locator, which is no argument of it."""
-    if group not in LIBRARIANS:
-        return config[group]
+def option_of(config: DictConfig, group: str) -> DictConfig:
+    """The option of a group with the arguments of its class alone: without the locator of a scorer,
+    and without those arguments of a re-ranker that `RerankTop` has (see `rerank_top`)."""
     option: DictConfig = copy.deepcopy(config[group])
+    # A scorer of requirements may have a re-ranker, of which it needs the scores of pairs.
+    reranker: Any = option.get("scorer") if group == "scorer" else option
     with open_dict(option):
-        option.pop("locator", None)
+        if group == "scorer":
+            option.pop("locator", None)
+        if group in (*RERANKERS, "scorer") and isinstance(reranker, DictConfig):
+            for name in OF_RERANK_TOP:
+                reranker.pop(name, None)
     return option
+
+
+def rerank_top(scorer: pt.Transformer, option: DictConfig) -> RerankTop:
+    """The stage of a re-ranker's option: `depth` and `texts` are arguments of `RerankTop`, and all
+    others those of the `scorer`, which was made of them."""
+    top: DictConfig = copy.deepcopy(option)
+    with open_dict(top):
+        for name in set(top) - set(OF_RERANK_TOP):
+            del top[name]
+        top["_target_"] = f"{RerankTop.__module__}.{RerankTop.__name__}"
+        top["_partial_"] = True
+    stage: RerankTop = make(top)(scorer)
+    return stage
 
 
 def evidence_encoder(config: DictConfig) -> Dense | None:
@@ -284,15 +302,17 @@ def evidence_encoder(config: DictConfig) -> Dense | None:
         return None
     # Here, because starting would wait for numba.
     from soundingline.pipelines.learned.dense import Dense
+    from soundingline.pipelines.learned.retriever import LearnedRetriever
 
     locator = make(option)
-    if not isinstance(locator, Dense):
+    encoder = locator.engine.encoder if isinstance(locator, LearnedRetriever) else None
+    if not isinstance(encoder, Dense):
         raise InputError(
             f"scorer.locator={type(locator).__name__} encodes no passages",
             valid="a dense retriever such as minilm, or null for BM25",
             do="choose one: retriever@scorer.locator=minilm",
         )
-    return locator
+    return encoder
 
 
 def _model_of(
@@ -356,17 +376,17 @@ def chosen_parameters(transformers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_literature_tools(
-    interface: SearchTool, built: BoundPipeline, config: DictConfig
+    search_tool: SearchTool, built: BoundPipeline, config: DictConfig
 ) -> tuple[SearchTool, dict[str, str]]:
     """A `Literature` with its operators, and their fingerprints for the manifest; any other
-    interface unchanged. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
+    tool unchanged. Evidence is located in passages of 250 tokens (`unit=passage`, whose index
     it shares), which are indexed by our engine where they are not yet: by BM25, or by the encoder
     `scorer.locator`. The scorer of requirements is the configuration's; without one there is no
     tool that scores."""
-    if not isinstance(interface, Literature):
-        return interface, {}
+    if not isinstance(search_tool, Literature):
+        return search_tool, {}
     # Here, because starting would wait for numba.
-    from soundingline.pipelines.requirement_scorers import DenseLocator, LexicalLocator
+    from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
 
     stages, prepared = built.stages, built.prepared
     passages = evidence_passages(built.benchmark, config)
@@ -411,7 +431,7 @@ def with_literature_tools(
         "scorer.content": scorer.fingerprint if scorer else "",
         "list_reranker.content": getattr(reranker, "fingerprint", ""),
     }
-    return interface.bind(operators), {name: text for name, text in prints.items() if text}
+    return search_tool.bind(operators), {name: text for name, text in prints.items() if text}
 
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:
@@ -421,12 +441,12 @@ def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollec
     return prepare(benchmark, Passages(), LexicalEngine(), Path(config.paths.indexes))
 
 
-def parts_of(interface: SearchTool, built: BoundPipeline) -> dict[str, Any]:
+def parts_of(search_tool: SearchTool, built: BoundPipeline) -> dict[str, Any]:
     """What counts in a run: the stages of its pipeline, and the scorer and the re-ranker of lists
-    of its interface."""
-    if not isinstance(interface, Literature):
+    of the search tool."""
+    if not isinstance(search_tool, Literature):
         return dict(built.parts)
-    operators = interface.operators
+    operators = search_tool.operators
     others = {"scorer": operators.scorer, "list_reranker": getattr(operators.order, "stage", None)}
     return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
 

@@ -99,7 +99,7 @@ def _instead(key: str, overrides: Iterable[str]) -> str:
     return f"export {named}=... in the shell that starts the run, and set {group}.key_env={named}"
 
 
-def one_line(error: BaseException) -> str:
+def refusal_line(error: BaseException) -> str:
     """The innermost `InputError`'s words; what a language model's server, Hydra and OmegaConf say,
     with the valid set."""
     if isinstance(error, ModelError):

@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from soundingline.experiments.build import make_interface
+from soundingline.experiments.build import make_search_tool
 from soundingline.experiments.config import Settings, key_of
 from soundingline.experiments.evaluate import compare_folders
 from soundingline.experiments.naming import (
@@ -89,14 +89,14 @@ class Replaying:
         self,
         backend: PipelineBackend,
         store: DocumentStore,
-        interface: SearchTool,
+        search_tool: SearchTool,
         evidence: Mapping[str, frozenset[str]],
     ) -> None:
         self.recorded, self.replayed = Side(), Side()
         self.calls: dict[str, dict[str, int]] = {}
         self._backend = backend
         self._store = store
-        self._interface = interface
+        self._search_tool = search_tool
         self._evidence = evidence
 
     def replay(self, run: RunFolder, concurrency: int) -> None:
@@ -109,7 +109,7 @@ class Replaying:
                 waiting.extend(pool.submit(self._one, one) for one in islice(pending, 1))
 
     def _one(self, recorded: Trajectory) -> tuple[Trajectory, Replay]:
-        session = self._interface.open(self._backend.for_question(recorded.qid), self._store)
+        session = self._search_tool.open(self._backend.for_question(recorded.qid), self._store)
         relevant = self._evidence.get(recorded.qid, frozenset())
         return without_answer(recorded, recorded.calls), replay(recorded, session, relevant)
 
@@ -151,10 +151,10 @@ def replay_run(settings: Settings, run: Path) -> None:
     settings = with_tool(settings, manifest)
     config = settings.config
     check_int("concurrency", config.concurrency)
-    interface = make_interface(config.tool)
+    search_tool = make_search_tool(config.tool)
     folder = cell_folder(root, cell_name(settings, REPLAYED))
-    built = build_pipeline(config, benchmark, searched=interface.uses_pipeline)
-    interface, operator_prints = with_literature_tools(interface, built, config)
+    built = build_pipeline(config, benchmark, searched=search_tool.uses_pipeline)
+    search_tool, operator_prints = with_literature_tools(search_tool, built, config)
     described = dict(manifest.get("factors", {}))
     same = {name: value for name, value in described.items() if name.startswith("benchmark")}
     chosen = {**factors(settings, REPLAYED), **same, "agent": "replay"}
@@ -165,11 +165,11 @@ def replay_run(settings: Settings, run: Path) -> None:
     }
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     evidence = relevant_documents(benchmark.qrels.get("evidence", {}))
-    replaying = Replaying(backend, built.prepared.store, interface, evidence)
+    replaying = Replaying(backend, built.prepared.store, search_tool, evidence)
     of_benchmark = manifest.get("benchmark") or {}
     (root / RECORDED).mkdir(parents=True, exist_ok=True)  # from here on a folder of replays
     with open_run(settings, folder, prints, chosen, of_benchmark) as context:
-        with context.running(built.stages, parts_of(interface, built)):
+        with context.running(built.stages, parts_of(search_tool, built)):
             replaying.replay(recorded, config.concurrency)
         write_json(folder.path / "replay.json", replaying.calls)
         _write(folder, replaying.replayed, benchmark)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from soundingline.agents.base import Agent, Budget, SimulatedReader
-from soundingline.experiments.build import declares, language_model, make, make_interface
+from soundingline.experiments.build import declares, language_model, make, make_search_tool
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
 from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
@@ -61,7 +61,7 @@ from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 
 @dataclass(frozen=True)
-class AgentRun:
+class Components:
     """What answers the questions: one agent for each repeat, its language model and budget, the
     pipeline, and the search tool with what counts in it."""
 
@@ -69,7 +69,7 @@ class AgentRun:
     llm: LanguageModel | None
     budget: Budget
     built: BoundPipeline
-    interface: SearchTool
+    search_tool: SearchTool
     backend: PipelineBackend
     parts: Mapping[str, Any]
     simulated_reader: SimulatedReader | None = None
@@ -78,94 +78,106 @@ class AgentRun:
         """The search tool for one question."""
         backend, store = self.backend.for_question(qid), self.built.prepared.store
         matching = matching_of(self.built.parts.get("retriever"))
-        return self.interface.open(backend, store, matching=matching)
+        return self.search_tool.open(backend, store, matching=matching)
 
 
-def check_removal(benchmark: Benchmark, interface: SearchTool) -> None:
+def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
     """`InputError` for `benchmark.remove_evidence` with a tool that finds documents by other means
     than the pipeline's rankings."""
     if benchmark.remove_evidence and (
-        not interface.uses_pipeline or isinstance(interface, Literature)
+        not search_tool.uses_pipeline or isinstance(search_tool, Literature)
     ):
         raise InputError(
-            f"benchmark.remove_evidence=true, and {type(interface).__name__} finds documents "
+            f"benchmark.remove_evidence=true, and {type(search_tool).__name__} finds documents "
             "without the pipeline",
             valid="a tool that shows rankings alone, such as tool=ranked_browsing or tool=top_k",
             do="choose one, or set benchmark.remove_evidence=false",
         )
 
 
-def run(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
+def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
     """Answer the questions of a benchmark with an agent that searches through a pipeline, and
     evaluate the run.
 
     One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
     an interrupted run.
     """
-    # `prepared` gives the pipeline if it has been opened already.
+    # `opened` gives the pipeline if it has been opened already.
     config = settings.config
     check_int("concurrency", config.concurrency)
     parse_measures(list(config.measures))
     check_judge(config)
     check_stand_in(settings)
     folder = run_folder(settings, cell_name(settings))
-    agents, interface = repeat_agents(config, config.repeats), make_interface(config.tool)
+    this, prints = components(settings, opened)
+    with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
+        folder = context.folder
+        last = answer(this, context, settings)
+        if last and judges_by_model(config):
+            # Judging costs money, and the answers may change once the fault is corrected.
+            raise stopped(last, context, this)
+        cell = evaluate_answers(this, context, settings)
+    report(cell, folder, config.repeats)
+    if opened is None and not settings.multirun:  # neither in Python nor in a sweep
+        page = folder.path / PAGE
+        view = f"open {page}, or " if page.is_file() else ""
+        print_next(f"{view}soundingline compare {folder.path} ANOTHER_RUN")
+    if last:
+        raise stopped(last, context, this)
+    return cell
+
+
+def components(
+    settings: Settings, opened: PipelineOpener | None = None
+) -> tuple[Components, dict[str, str]]:
+    """What answers the questions of a run, and the fingerprints of all that must be equal when the
+    run is resumed. `InputError` for parts that do not fit together; nothing is written before."""
+    config = settings.config
+    agents, search_tool = repeat_agents(config, config.repeats), make_search_tool(config.tool)
     agent = agents[0]
     llm = language_model(config, "llm") if agent.accepts_llm else None
     budget = make(config.budget)
     if llm is not None and budget.context_window is None:
         budget = replace(budget, context_window=llm.context_window)
     agent = check_agent(agent, llm, budget)
-    agent_prints = agent.fingerprints
-    searched = agent.calls_tools and interface.uses_pipeline
-    built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
+    searched = agent.calls_tools and search_tool.uses_pipeline
+    built = opened() if opened and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
         obfuscate_cells(settings)
-    check_removal(built.benchmark, interface)
-    texts = partial(texts_in, built.prepared.store)
-    reader = simulated_reader(agent, built.benchmark, texts)
-    tool_prints: dict[str, str] = {}
+    check_removal(built.benchmark, search_tool)
+    reader = simulated_reader(agent, built.benchmark, partial(texts_in, built.prepared.store))
+    tool_fingerprints: dict[str, str] = {}
     if agent.calls_tools:
-        interface, tool_prints = with_literature_tools(interface, built, config)
+        search_tool, tool_fingerprints = with_literature_tools(search_tool, built, config)
     else:
         built = replace(built, stages=Stages({}))
-    if interface.tokenizer is not None:
-        tool_prints["tool.tokenizer"] = load_tokenizer(interface.tokenizer).fingerprint
-    if weights := weights_fingerprint(llm):
-        agent_prints = {**agent_prints, "llm.content": weights}
-    prints = {**fingerprints(settings, built), **agent_prints, **tool_prints}
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    parts = parts_of(interface, built)
-    prepared_run = AgentRun(agents, llm, budget, built, interface, backend, parts, reader)
-    # An interface that cannot make a session, or none for this agent, fails before anything is
-    # written.
-    session = prepared_run.session("")
+    parts = parts_of(search_tool, built)
+    this = Components(agents, llm, budget, built, search_tool, backend, parts, reader)
+    # A tool that cannot make a session, or none for this agent, fails before anything is written.
+    session = this.session("")
     agent.check_tool(session)
-    prints |= agent.tool_fingerprints(session)
-    with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
-        folder = context.folder
-        last = answer(prepared_run, context, settings)
-        if last and judges_by_model(config):
-            # Judging costs money, and the answers may change once the fault is corrected.
-            raise stopped(last, context, prepared_run)
-        costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
-        folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
-        cell = evaluated(
-            folder,
-            built.benchmark,
-            config,
-            context.ledger,
-            context.servers,
-            interface.operators.passages if isinstance(interface, Literature) else None,
-        )
-    report(cell, folder, config.repeats)
-    if prepared is None and not settings.multirun:  # neither in Python nor in a sweep
-        page = folder.path / PAGE
-        opened = f"open {page}, or " if page.is_file() else ""
-        print_next(f"{opened}soundingline compare {folder.path} ANOTHER_RUN")
-    if last:
-        raise stopped(last, context, prepared_run)
-    return cell
+    prints = {**fingerprints(settings, built), **agent.fingerprints, **tool_fingerprints}
+    if search_tool.tokenizer is not None:
+        prints["tool.tokenizer"] = load_tokenizer(search_tool.tokenizer).fingerprint
+    if weights := weights_fingerprint(llm):
+        prints["llm.content"] = weights
+    return this, {**prints, **agent.tool_fingerprints(session)}
+
+
+def evaluate_answers(this: Components, context: RunContext, settings: Settings) -> EvaluatedRun:
+    """Evaluate the answers of a run, and note what does not depend on their number."""
+    built, tool = this.built, this.search_tool
+    costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
+    context.folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
+    return evaluated(
+        context.folder,
+        built.benchmark,
+        settings.config,
+        context.ledger,
+        context.servers,
+        tool.operators.passages if isinstance(tool, Literature) else None,
+    )
 
 
 def check_stand_in(settings: Settings) -> None:
@@ -189,7 +201,7 @@ def check_stand_in(settings: Settings) -> None:
     )
 
 
-def answer(this: AgentRun, context: RunContext, settings: Settings) -> Trajectory | None:
+def answer(this: Components, context: RunContext, settings: Settings) -> Trajectory | None:
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
     config, folder, ledger = settings.config, context.folder, context.ledger
     benchmark = this.built.benchmark
@@ -264,7 +276,7 @@ def report(cell: EvaluatedRun, folder: RunFolder, repeats: int) -> None:
         )
 
 
-def stopped(last: Trajectory, context: RunContext, this: AgentRun) -> InputError:
+def stopped(last: Trajectory, context: RunContext, this: Components) -> InputError:
     """Why the run went no further."""
     folder, ledger = context.folder, context.ledger
     do = "correct it and repeat the command, which continues where this stopped"

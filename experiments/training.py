@@ -16,20 +16,16 @@ from soundingline.agents.literature.scores import Calibration, logit
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.experiments.recorded import recorded_benchmark
-from soundingline.pipelines.models import (
-    NO_CODE,
+from soundingline.pipelines.checkpoint import (
+    BODY,
+    T5,
     Checkpoint,
-    check_kind,
-    checkpoint_config,
-    choose_device,
-    opening,
     positions,
-    within_memory,
 )
+from soundingline.pipelines.device import Placement, choose_device, within_memory
 from soundingline.pipelines.rerank.cross_encoder import (
     CLASSIFIER,
     CrossEncoderInputs,
-    check_labels,
     is_classifier,
 )
 from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
@@ -46,6 +42,7 @@ from soundingline.toolkit.trajectory import Trajectory, scored_documents
 Kind = Literal["monot5", "cross_encoder"]
 _RATES = {"monot5": 1e-4, "cross_encoder": 5e-5}
 _MAX_LENGTH = 512
+_ENCODER = BODY._replace(reader=CLASSIFIER.reader)
 
 
 class Example(NamedTuple):
@@ -141,30 +138,24 @@ def examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Examp
     ]
 
 
+def checkpoint_to_train(kind: Kind, start: str) -> Checkpoint:
+    """The checkpoint from which training starts. `InputError` if it cannot be read, or is of
+    another kind."""
+    checkpoint = Checkpoint(T5 if kind == "monot5" else CLASSIFIER, start)
+    if kind == "cross_encoder" and not is_classifier(checkpoint):
+        checkpoint = Checkpoint(_ENCODER, start, num_labels=1)
+    return checkpoint.checked()
+
+
 def load(kind: Kind, start: str, seed: int = 0) -> tuple[Any, Any]:
     """The network and the tokenizer of a checkpoint. An encoder without a classifier is given one
     with one label and random weights. `InputError` if the checkpoint cannot be loaded, or is of
     another kind."""
-    transformers, torch = import_optional("transformers"), import_optional("torch")
-    if kind == "monot5":
-        check_kind(checkpoint_config(start), start, ("t5",), "monoT5")
-        with opening(start):
-            network = transformers.T5ForConditionalGeneration.from_pretrained(start, **NO_CODE)
-            return network, transformers.AutoTokenizer.from_pretrained(start, **NO_CODE)
-    torch.manual_seed(seed)
-    config = checkpoint_config(start)
-    classifier = is_classifier(config)
-    if classifier:
-        check_labels(config, start)
-    labels: dict[str, Any] = {} if classifier else {"num_labels": 1}
-    checkpoint = Checkpoint(start, automatic=CLASSIFIER, **labels)
+    checkpoint = checkpoint_to_train(kind, start)
     tokenizer = checkpoint.tokenizer()
-    network, missing = checkpoint.load(torch.device("cpu"), torch.float32, absent=("",))
-    body = f"{network.base_model_prefix}."
-    for name in sorted(missing):
-        if classifier or (name.startswith(body) and ".pooler." not in name):
-            raise InputError(f"'{start}' has no weights for {name}", do="choose another start")
-    return network, tokenizer
+    import_optional("torch").manual_seed(seed)
+    new_head = checkpoint.kind is _ENCODER
+    return checkpoint.load(Placement("cpu", "float32"), new_head=new_head), tokenizer
 
 
 def fit(

@@ -35,9 +35,9 @@ from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.compose import compose
 from soundingline.pipelines.engines.engine import check_support
 from soundingline.pipelines.enrich.enrichment import Enrichment
-from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.crossfit import judged_ranks
 from soundingline.pipelines.lexical.grid import JudgedQuery
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next

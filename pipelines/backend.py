@@ -10,7 +10,7 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.compose import query_columns
-from soundingline.pipelines.stage import search_notes
+from soundingline.pipelines.stage import best_first, search_notes
 from soundingline.toolkit.data import Ranking, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError
 
@@ -75,16 +75,15 @@ class PipelineBackend:
                     f"the pipeline {self.pipeline!r} does not work on queries alone: {error}",
                     do="begin it with a retriever, and give each stage the columns it needs",
                 ) from error
-        missing = [column for column in ("docno", "score") if column not in ranking.columns]
+        missing = [column for column in ("qid", "docno", "score") if column not in ranking.columns]
         if missing:
             raise InputError(
                 f"the pipeline {self.pipeline!r} returns no {' and no '.join(missing)}",
-                valid="rows with docno and score",
+                valid="rows with qid, docno and score",
                 do="end it with a retriever or a re-ranker",
             )
         scores = ranking["score"].to_numpy(dtype=float)
-        keys = ranking["rank"].to_numpy() if "rank" in ranking.columns else -scores
-        order = np.argsort(keys, kind="stable")[: request.depth]
+        order = best_first(ranking)[0][: request.depth]
         docnos = ranking["docno"].to_numpy(dtype=object)[order].tolist()
         hits = Ranking(docnos, scores[order].tolist())
         texts = {name: ranking[name].iloc[0] for name in query_columns(ranking) if len(ranking)}

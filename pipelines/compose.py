@@ -10,7 +10,7 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.engines.engine import check_support
-from soundingline.pipelines.stage import ByArguments, as_pyterrier
+from soundingline.pipelines.stage import ByArguments, as_pyterrier, best_first, places_in
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.runs.run_folder import of_question
@@ -119,14 +119,11 @@ class MaxP(ByArguments, pt.Transformer):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.result_frame(inp, extra_columns=["score"], context=self)
         inp = as_pyterrier(inp).drop(columns="docid", errors="ignore")
-        queries = pd.factorize(inp["qid"])[0]
         documents = np.array([parent(docno) for docno in inp["docno"].tolist()], dtype=object)
-        # lexsort is stable: equal scores keep their order.
-        order = np.lexsort((-inp["score"].to_numpy(dtype=float), queries))
+        order, queries = best_first(inp, by_score=True)
         codes, names = pd.factorize(documents[order])
-        pairs = pd.Series(queries[order] * len(names) + codes)
-        order = order[~pairs.duplicated().to_numpy()]
-        ranks = np.arange(len(order)) - np.searchsorted(queries[order], queries[order])
+        first = ~pd.Series(queries * len(names) + codes).duplicated().to_numpy()
+        order, ranks = order[first], places_in(queries[first])
         if self.depth is not None:
             order, ranks = order[ranks < self.depth], ranks[ranks < self.depth]
         rows = inp.iloc[order].reset_index(drop=True)

@@ -20,16 +20,12 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.engines.engine import RankedList
-from soundingline.pipelines.enrich.phrases import (
-    QueryContext,
-    batches,
-    query_contexts,
-    read_phrases,
-)
+from soundingline.pipelines.enrich.phrases import batches, read_phrases
 from soundingline.pipelines.fusion import FUSIONS, fused_by_rank
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, model_of
+from soundingline.pipelines.prompting import LlmStep, PromptTemplate
 from soundingline.pipelines.retrieve import check_queries, ranked
-from soundingline.pipelines.stage import Counts, Stage, as_pyterrier, not_bound
+from soundingline.pipelines.rewrite import QueryContext, query_contexts
+from soundingline.pipelines.stage import Stage, as_pyterrier, not_bound
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -43,19 +39,20 @@ _MOST_OF_A_PATTERN = 5  # times the depth
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class StringRetriever(Stage):
+class StringRetriever(LlmStep, Stage):
     """Base of retrievers whose language model writes strings to look for.
 
     The input has `qid` and `query`. The output has every column of the input, and `docno`, `score`,
     `rank` (from 0). Upper and lower case are the same; a text is title and body. `InputError` for
-    arguments out of range, and without a collection with texts and a language model.
+    arguments out of range, and without a collection with texts and a language model. The `counts`
+    are `queries`, replies that were `unreadable`, `searches`, and those of `LlmStep`.
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
     prompt: str | None = None
     depth: int = 100
 
-    needs_llm: ClassVar[bool] = True
+    counted = ("queries", "unreadable", "searches")
     supports: ClassVar[frozenset[str]] = frozenset()
     matching: ClassVar[str] = "lexical"
     file: ClassVar[str] = ""
@@ -64,25 +61,12 @@ class StringRetriever(Stage):
     def __post_init__(self) -> None:
         check_int("depth", self.depth)
         self._prompt = PromptTemplate(self.prompt, f"retriever/{self.file}.txt", self.places)
-        self._counts = Counts("queries", "unreadable", "searches", "asked", "retried", "shared")
-        self._llm = CachedLLM(
-            name=f"retrieve-{self.file}",
-            parts=[self.file],
-            is_empty=lambda reply: not reply.strip(),
-            counts=self._counts,
-            messages=_conversation,
-        )
+        self.prepare_llm(f"retrieve-{self.file}", [self.file], messages=_conversation)
 
     @property
     def fingerprint(self) -> str:
         """Hash of the prompt, and of the model and how it samples if it is known."""
-        return fingerprint(self._prompt.text, self._llm.key(model_of(self)))
-
-    @property
-    def counts(self) -> Mapping[str, float]:
-        """`queries`, replies that were `unreadable`, `searches`; prompts `asked`, `retried`, and
-        `shared` with another thread; with a cache `cache_hits` and `cache_misses`."""
-        return self._counts()
+        return fingerprint(self._prompt.text, super().fingerprint)
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, extra_columns=["query"], context=self)
@@ -156,9 +140,8 @@ class GrepRag(StringRetriever):
         number = str(self.patterns)
         prompts = [self._prompt.filled({"query": q.text, "patterns": number}) for q in queries]
         prompts = [json.dumps([prompt]) for prompt in prompts]
-        qids = dict(zip(prompts, (query.qid for query in queries), strict=True))
-        replies = self._llm.of_stage(self).replies(qids)
-        left = {n: self._patterns(replies[prompt].text) for n, prompt in enumerate(prompts)}
+        replies = self.ask(prompts, [query.qid for query in queries])
+        left = {n: self._patterns(reply.text) for n, reply in enumerate(replies)}
         words = [set(query.text.lower().split()) for query in queries]
         pools: list[dict[str, float]] = [{} for _ in queries]
         for query, unit, text, found in self.matching_texts(left):
@@ -213,15 +196,15 @@ class ShellAgent(StringRetriever):
         super().__post_init__()
 
     def scores(self, queries: Sequence[QueryContext]) -> list[Mapping[str, float]]:
-        llm = self._llm.of_stage(self)
         opening = self._prompt.filled({"turns": str(self.turns)})
         talks = [[opening, f"Find documents that are relevant to: {q.text}"] for q in queries]
         rankings: list[list[list[str]]] = [[] for _ in queries]
         searching = list(range(len(queries)))
         for left in reversed(range(self.turns)):
-            prompts = {n: json.dumps(talks[n]) for n in searching}
-            replies = llm.replies({prompt: queries[n].qid for n, prompt in prompts.items()})
-            words = {n: self._words(replies[prompt].text) for n, prompt in prompts.items()}
+            prompts = [json.dumps(talks[n]) for n in searching]
+            found = self.ask(prompts, [queries[n].qid for n in searching])
+            replies = {n: reply.text for n, reply in zip(searching, found, strict=True)}
+            words = {n: self._words(reply) for n, reply in replies.items()}
             hits = self._hits({n: found for n, found in words.items() if found})
             for n, shown in hits.items():
                 rankings[n].append([docno for docno, _ in shown])
@@ -229,7 +212,7 @@ class ShellAgent(StringRetriever):
                 more = f"You have {left} of {self.turns} searches left. Search for other words, "
                 more += 'or reply {"action": "done"} if you have found enough.'
                 page = "\n\n".join([f"{len(shown)} documents found.", *lines, more])
-                talks[n] += [replies[prompts[n]].text, page]
+                talks[n] += [replies[n], page]
             searching = list(hits)
         return [fused_by_rank(found, FUSIONS[self.fusion]) for found in rankings]
 

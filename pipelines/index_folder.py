@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyterrier as pt
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Unit
@@ -50,6 +51,7 @@ REBUILD = (
 )
 _VERSION = 3
 _CHECKSUM = "checksum"
+_METADATA, _PACKAGE = "pt_meta.json", "soundingline"
 _NOT_CONTENT = ("write.lock",)
 _ROW = ("docno", "text", "title")
 _RECENT = 1 << 16  # ids that `UniqueUnits` keeps as strings
@@ -198,11 +200,13 @@ def _as_unit(number: int, row: Any) -> Unit:
         )
     if row["docno"] in (None, ""):
         raise InputError(f"document {number} has the docno {row['docno']!r}", valid="unique ids")
-    docno, text, title = (_as_text(number, name, row.get(name)) for name in _ROW)
+    docno, text, title = (as_text(number, name, row.get(name)) for name in _ROW)
     return Unit(docno, title, text)
 
 
-def _as_text(number: int, name: str, value: Any) -> str:
+def as_text(number: int, name: str, value: Any) -> str:
+    """A value of document `number` as text; empty for None. `InputError` for one that is neither
+    text nor a whole number."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -247,9 +251,9 @@ class OpenedIndex:
         return f"{self._opener}({str(self.path)!r})"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, OpenedIndex):
+        if not isinstance(other, OpenedIndex) or type(self) is not type(other):
             return False
-        return type(self) is type(other) and self._identity == other._identity
+        return self._identity == other._identity
 
     def __hash__(self) -> int:
         return hash(self._identity)
@@ -261,6 +265,32 @@ class OpenedIndex:
     @property
     def _identity(self) -> tuple[str, ...]:
         return str(self.path.absolute()), self.manifest["corpus_fingerprint"]
+
+
+def write_metadata(folder: Path, kind: str, artifact_format: str) -> None:
+    """Write pt_meta.json, by which PyTerrier knows the type and the format of an artifact."""
+    metadata = {"type": kind, "format": artifact_format, "package_hint": _PACKAGE}
+    (folder / _METADATA).write_text(dump_json(metadata), "utf-8")
+
+
+class IndexArtifact(pt.Artifact):
+    """An opened index folder as an artifact of PyTerrier's (`pt.Artifact.load`, `build_package`,
+    `from_url`, `from_hf`, `to_hf`).
+
+    The entry point `<type>.<format>` of the group `pyterrier.artifact` names what opens the folder
+    by its path.
+    """
+
+    ARTIFACT_TYPE: ClassVar[str]
+    ARTIFACT_FORMAT: ClassVar[str]
+    ARTIFACT_PACKAGE_HINT: ClassVar[str] = _PACKAGE
+    path: Path
+    manifest: Mapping[str, Any]
+
+    def _package_files(self) -> Iterator[tuple[str, str]]:
+        """What a package holds: what was built, and not what was noted since."""
+        for name in sorted([MANIFEST, *self.manifest["files"]]):
+            yield name, str(self.path / name)
 
 
 class TermIndex(OpenedIndex):

@@ -13,13 +13,13 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.fusion import best_first
-from soundingline.pipelines.rerank.reranker import merge_head_and_tail
+from soundingline.pipelines.rerank.reranker import merge_top_and_rest
 from soundingline.pipelines.stage import (
     Collection,
     Counts,
     Stage,
     as_pyterrier,
+    best_first,
     not_bound,
     topic_columns,
 )
@@ -127,7 +127,7 @@ class LinkExpansion(Stage):
         return pd.concat(parts, ignore_index=True)
 
     def _expanded(self, ranking: pd.DataFrame) -> pd.DataFrame:
-        ranking = best_first(ranking)
+        ranking = ranking.iloc[best_first(ranking)[0]]
         best: dict[str, float] = {}
         for docno, score in zip(ranking["docno"], ranking["score"], strict=True):
             best.setdefault(parent(docno), float(score))
@@ -148,7 +148,7 @@ class LinkExpansion(Stage):
             }
         )
         if self.place == "below":
-            return merge_head_and_tail(ranking, added)[: self.depth]
+            return merge_top_and_rest(ranking, added)[: self.depth]
         documents = ranking["docno"].map(parent)
         own = documents.map(lambda docid: gains.get(docid, 0.0)).where(~documents.duplicated(), 0.0)
         rows = pd.concat([ranking.assign(score=ranking["score"] + own), added], ignore_index=True)

@@ -1,4 +1,5 @@
-"""Prompts of stages: templates, replies that are paid once, and answers by token probabilities."""
+"""Stages that ask a language model: their base class, prompt files, replies that are paid once, and
+answers by token probabilities."""
 
 from __future__ import annotations
 
@@ -6,15 +7,15 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from soundingline.pipelines.cache import Claims, ResultCache, text_hash
-from soundingline.pipelines.stage import Counts, LazyValues, Stage, not_bound
+from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
@@ -134,7 +135,7 @@ class Reply(NamedTuple):
 class CachedLLM:
     """Replies of a language model to the prompts of a stage, cached on disk.
 
-    `of` and `of_stage` return a copy that is bound to a model and a folder. The cache is the file
+    `of` returns a copy that is bound to a model and a folder. The cache is the file
     `<folder>/<name>-<key>.sqlite`; the key hashes `parts`, the model and how it samples. A reply is
     in the cache when its last byte has arrived. A prompt that several threads need at once is
     requested once, and if there is a cache, also one that several processes need (`Claims`).
@@ -218,15 +219,6 @@ class CachedLLM:
         return self._bound.get(
             (id(model), folder), lambda: replace(self, model=model, folder=folder)
         )
-
-    def of_stage(self, stage: Stage) -> CachedLLM:
-        """The copy for a stage: with its `model` and `cache`, or else those of its collection.
-        `InputError` if it has no model."""
-        model = model_of(stage)
-        if model is None:
-            raise not_bound(stage, "give it a model, or bind it to a collection that has one")
-        own: Path | None = getattr(stage, "cache", None)
-        return self.of(model, own or (stage.collection.caches if stage.collection else None))
 
     @property
     def has_cached(self) -> bool:
@@ -414,9 +406,93 @@ def is_sampled(settings: SamplingParams) -> bool:
     return settings.temperature != 0 and not one_token
 
 
+class Resources(Protocol):
+    """What a run gives a step: a `Collection`, or the `ScorerResources` of a scorer."""
+
+    @property
+    def model(self) -> BlockingModel | None: ...
+
+    @property
+    def caches(self) -> Path | None: ...
+
+
+class LlmStep:
+    """Base of the steps of a pipeline that ask a language model.
+
+    A step makes prompts and reads the replies. This class has the rest: the model, the cached
+    replies, the counts, the fingerprint, and the refusal to work without a model. The constructor
+    of a step calls `prepare_llm`; then `ask` returns the reply to each prompt.
+
+    The model and the folder of the cached replies are the arguments `model` and `cache` of a step
+    that has these, if they are set, or else those of the collection that it is bound to.
+    """
+
+    needs_llm: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, ...]] = ()
+    """Names of the counts that the class itself adds to."""
+
+    model: BlockingModel | None = None
+    cache: Path | None = None
+    collection: Collection | None = None
+
+    def prepare_llm(self, name: str, parts: Sequence[Any], **options: Any) -> None:
+        """Prepare the requests. The arguments are fields of `CachedLLM`."""
+        # Bound copies are shallow: both are shared between them.
+        self._counts = Counts(*self.counted, "asked", "retried", "shared")
+        self._llm = CachedLLM(
+            name=name, parts=parts, is_empty=self.is_empty, counts=self._counts, **options
+        )
+
+    def is_empty(self, answer: str) -> bool:
+        """Whether nothing can be read from an answer, so that it is requested once more; by default
+        whether it is white space."""
+        return not answer.strip()
+
+    @property
+    def reading(self) -> Sequence[Any]:
+        """What changes the result of the step, and neither the prompt file nor the model has."""
+        return ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompt file and of `reading`, and of the model and how it samples if it is
+        known."""
+        key = self._llm.key(model_of(self))
+        return fingerprint(key, *self.reading) if self.reading else key
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Cumulative counts of the step and its bound copies: those that the class names; prompts
+        `asked`, `retried`, and `shared` with another thread or process; tokens of the replies; with
+        a cache `cache_hits` and `cache_misses`."""
+        return self._counts()
+
+    def ask(
+        self, prompts: Sequence[str], qids: Iterable[str], given: Resources | None = None
+    ) -> list[Reply]:
+        """The reply to each prompt; equal prompts are requested once. `qids` are the questions that
+        pay for them. `InputError` without a model."""
+        llm = self._llm.of(*self.model_and_cache(given))
+        replies = llm.replies(dict(zip(prompts, qids, strict=True)))
+        return [replies[prompt] for prompt in prompts]
+
+    def model_and_cache(self, given: Resources | None = None) -> tuple[BlockingModel, Path | None]:
+        """The model and the folder of its cached replies: those of `given`, by default those of the
+        step (see the class). `InputError` without a model."""
+        model = given.model if given else model_of(self)
+        if model is None:
+            raise InputError(
+                f"{type(self).__name__} asks a language model, and there is none",
+                do="choose one (llm=...); in Python, give it one by model=..., or bind it to a "
+                "collection that has one",
+            )
+        resources = given or self.collection
+        return model, self.cache or (resources.caches if resources else None)
+
+
 def model_of(stage: Any) -> BlockingModel | None:
     """The language model of a stage: its own, or else that of its collection, if there is one."""
-    model: BlockingModel | None = getattr(stage, "model", None)
+    model: BlockingModel | None = stage.model
     return model or (stage.collection.model if stage.collection else None)
 
 

@@ -1,4 +1,5 @@
-"""Query to question (Q2Q): keyword queries as natural-language questions, by a language model."""
+"""Rewriters that ask a language model: Q2Q writes keyword queries as natural-language questions,
+and HyDE a passage that answers the query."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from soundingline.pipelines.enrich.phrases import QueryContext
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, model_of
-from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
-from soundingline.pipelines.stage import Counts
+from soundingline.pipelines.enrich.llm_phrases import ModelText
+from soundingline.pipelines.prompting import LlmStep, PromptTemplate, Reply
+from soundingline.pipelines.rewrite import QueryContext, Rewriter, RewrittenQuery
+from soundingline.pipelines.stage import not_bound
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.queries import words_of
@@ -20,11 +21,12 @@ EMPTY, COPIED = "empty", "copied"
 _COUNTED = ("fell_back", "without_reasoning", "lost_numbers", COPIED, "errors")
 _QUOTED = 500  # characters of a reply in the record of a search
 _EXAMPLE = "- "  # begins the examples of a prompt
+_NO_PASSAGE = {"fell_back": "no passage"}
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Q2Q(Rewriter):
+class Q2Q(LlmStep, Rewriter):
     """Rewrites each query as one natural-language question.
 
     Columns as in `Rewriter`: the question is the new `query`, and `query_0` the query before it.
@@ -38,8 +40,9 @@ class Q2Q(Rewriter):
     errors of the model are raised, so that an outage is not mistaken for a result, whereas the
     authors' code searches with the query after any error. Blank queries are unchanged.
 
-    Replies are cached by prompt, model, sampling settings and input. Equal inputs are requested
-    once, also from several threads and processes.
+    The `counts` are `queries` that were rewritten; of these those that `fell_back` to the query,
+    were `copied`, brought `errors`, came `without_reasoning`, or have `lost_numbers` (a number of
+    the query is missing from the question, which is used all the same); and those of `LlmStep`.
 
     Args:
         model: A `BlockingModel`. The default is the model of the collection.
@@ -67,7 +70,8 @@ class Q2Q(Rewriter):
     searcher/query_rewriters/q2q.py of ChuanMeng/text-ranking-in-deep-research at b546046.
     """
 
-    needs_llm: ClassVar[bool] = True
+    counted = ("queries", *_COUNTED)
+
     model: BlockingModel | None = field(default=None, kw_only=False)
     reasoning: bool = False
     prompt: str | None = None
@@ -93,44 +97,23 @@ class Q2Q(Rewriter):
         texts = [self._alone.text, self._reasoned.text if self._reasoned else None]
         lines = "\n".join(filter(None, texts)).splitlines()
         self._examples = {_words(line) for line in lines if line.startswith(_EXAMPLE)}
-        own = ("reasoning_effort", "max_output_tokens")
-        settings = {name: getattr(self, name) for name in own if getattr(self, name) is not None}
-        # Shared by bound copies.
-        self._counts = Counts("queries", "asked", "retried", "shared", *_COUNTED)
-        self._llm = CachedLLM(
-            name="rewrite",
-            parts=[texts],
-            is_empty=lambda text: bool(trouble_of(text, self._examples)),
-            counts=self._counts,
-            settings=settings,
-        )
+        own = {
+            "reasoning_effort": self.reasoning_effort,
+            "max_output_tokens": self.max_output_tokens,
+        }
+        settings = {name: value for name, value in own.items() if value is not None}
+        self.prepare_llm("rewrite", [texts], settings=settings)
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the prompts, and of the model and its sampling settings if it is known."""
-        return self._llm.key(model_of(self))
-
-    @property
-    def counts(self) -> Mapping[str, float]:
-        """Cumulative counts of the stage and its bound copies.
-
-        `queries` that were rewritten; of these those that `fell_back` to the query, were `copied`,
-        brought `errors`, came `without_reasoning`, or have `lost_numbers` (the question lacks a
-        number of the query and is used all the same); prompts `asked`, `retried`, and `shared` with
-        another thread's request; with a cache `cache_hits` and `cache_misses`.
-        """
-        return self._counts()
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer is not a question (`trouble_of`)."""
+        return bool(trouble_of(answer, self._examples))
 
     def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
         """A question for each query."""
-        llm = self._llm.of_stage(self)
-        prompts = [(query, self._filled(query)) for query in queries]
-        qids: dict[str, str] = {}
-        for query, filled in prompts:
-            if query.text.strip():
-                qids.setdefault(filled, query.qid)
-        replies = llm.replies(qids)
-        return [self._read(query, replies.get(filled)) for query, filled in prompts]
+        written = [query for query in queries if query.text.strip()]
+        replies = self.ask([*map(self._filled, written)], [query.qid for query in written])
+        questions = dict(zip(written, map(self._read, written, replies), strict=True))
+        return [questions.get(query) or RewrittenQuery(query.text) for query in queries]
 
     def _filled(self, query: QueryContext) -> str:
         """The prompt for a query; white space of the reasoning is single, as in the authors'."""
@@ -138,11 +121,9 @@ class Q2Q(Rewriter):
         reasoned = self._reasoned if parts["reasoning"] else None
         return (reasoned or self._alone).filled(parts)
 
-    def _read(self, query: QueryContext, reply: Reply | None) -> RewrittenQuery:
-        if reply is None:
-            return RewrittenQuery(query.text)
+    def _read(self, query: QueryContext, reply: Reply) -> RewrittenQuery:
         trouble = reply.error or trouble_of(reply.text, self._examples)
-        question = query.text if trouble else one_line(reply.text)
+        question = query.text if trouble else joined_lines(reply.text)
         events = {
             "retried": reply.retried,
             "without_reasoning": self.reasoning and not query.reasoning.strip(),
@@ -157,21 +138,73 @@ class Q2Q(Rewriter):
         return RewrittenQuery(question, {name: value for name, value in events.items() if value})
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class HyDE(Rewriter):
+    """Replaces the query by a passage that a language model writes to answer it.
+
+    The passage comes from the model of the collection. The original method searches with the mean
+    of the embeddings of several passages and the query; this class searches with the text of one
+    passage, which suits dense and lexical retrievers. If there is no passage (an empty reply, a
+    refusal), the query is unchanged and the note `rewrite` has `fell_back`. The cached passages are
+    shared with `enrichment=hyde`, which appends the passage to the query.
+
+    Args:
+        apply_to: See `Rewriter`.
+        task, prompt, max_words: See `ModelText`.
+
+    Source: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", ACL 2023,
+    arXiv 2212.10496.
+    """
+
+    needs_llm: ClassVar[bool] = True
+    apply_to: str = "retriever"
+    task: str = "general"
+    prompt: str | None = None
+    max_words: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Shared by bound copies, and with it the counts.
+        self._passages = ModelText(
+            method="hyde", task=self.task, prompt=self.prompt, max_words=self.max_words
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the prompt and the limit."""
+        return self._passages.fingerprint
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """The counts of `ModelText`."""
+        return self._passages.counts
+
+    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
+        """A passage for each query. The stage must be bound to a collection with a model."""
+        if self.collection is None:
+            raise not_bound(self, "bind it to a collection that has a language model")
+        passages = self._passages.for_queries(queries, self.collection)
+        return [
+            RewrittenQuery(passage[0]) if passage else RewrittenQuery(query.text, _NO_PASSAGE)
+            for query, passage in zip(queries, passages, strict=True)
+        ]
+
+
 def trouble_of(reply: str, examples: Collection[tuple[str, ...]] = ()) -> str:
     """Why a reply is not a question: it is `empty`, or `copied` from the `examples` of the prompt,
     which are given by their words. Empty for a question."""
-    if not one_line(reply):
+    if not joined_lines(reply):
         return EMPTY
     return COPIED if _words(reply) in examples else ""
 
 
-def one_line(reply: str) -> str:
+def joined_lines(reply: str) -> str:
     """The lines of a reply as one."""
     return " ".join(reply.splitlines()).strip()
 
 
 def lost_numbers(query: str, question: str) -> set[str]:
-    """Numbers of the query that the question lacks."""
+    """Numbers of the query that are missing from the question."""
     return set(_NUMBER.findall(query)) - set(_NUMBER.findall(question))
 
 

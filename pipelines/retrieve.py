@@ -28,7 +28,6 @@ from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
-from soundingline.pipelines.lexical.storage import ATTRIBUTE
 from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_call, check_int
@@ -40,7 +39,6 @@ Own = TypeVar("Own", bound="Retriever")
 _RESULT = ("docno", "score", "rank", "text")
 # What Terrier's rewriters (Bo1, KL, RM3, SDM) write.
 _TERRIER = re.compile(r"\bapplypipeline:off\b|#combine[:(]")
-_OWN = "query_toks of the input"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -104,6 +102,12 @@ class Retriever(Stage):
         return bound
 
     @property
+    def query_columns(self) -> tuple[str, ...]:
+        """The columns of a frame that hold queries, in the order in which they are preferred."""
+        columns: tuple[str, ...] = self.index.query_columns
+        return columns
+
+    @property
     def scores_candidates(self) -> bool:
         """Whether the index scores the units of a frame with a column `docno`."""
         return hasattr(self.index, "score")
@@ -116,36 +120,33 @@ class Retriever(Stage):
         scores_candidates = self.scores_candidates
         with pt.validate.any(inp) as valid:
             # Text first, which PyTerrier then shows as the input.
-            for column in sorted(self.index.query_columns, key=lambda name: name != "query"):
+            for column in sorted(self.query_columns, key=lambda name: name != "query"):
                 valid.query_frame(extra_columns=[column])
                 if scores_candidates:
                     valid.result_frame(extra_columns=[column])
         inp = as_pyterrier(inp)
         if "docno" in inp.columns:
-            out = self._scored(inp)
-        elif len(inp):
+            return self._scored(inp)
+        if len(inp):
             queries = self._queries(inp)
             rankings: list[Any] = [None] * len(queries)
             for model, places in self._models(inp["qid"].tolist()):
                 found = self.index.rank([queries[n] for n in places], model, self.depth)
                 for place, ranking in zip(places, found, strict=True):
                     rankings[place] = ranking
-            out = ranked(inp, rankings)
-        else:
-            out = ranked(inp, [])
-        if path := getattr(self.index, "texts_path", ""):
-            out.attrs[ATTRIBUTE] = path
-        return out
+            return ranked(inp, rankings)
+        return ranked(inp, [])
 
-    def _queries(self, inp: pd.DataFrame) -> list[Any]:
-        column = next(name for name in self.index.query_columns if name in inp.columns)
+    def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
+        column = next(name for name in self.query_columns if name in inp.columns)
+        if column == "query":
+            return self._text_queries(checked_texts(inp["query"]))
         values: list[Any] = inp[column].tolist()
-        if column == "query_toks":
-            return list(map(checked_weights, values))
-        for value in values:
-            if column == "query":
-                check_text(value)
-        return values
+        return list(map(checked_weights, values)) if column == "query_toks" else values
+
+    def _text_queries(self, texts: Sequence[str]) -> Sequence[Any]:
+        """What the index takes for these texts."""
+        return texts
 
     def _scored(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The rows of the input by their scores."""
@@ -204,15 +205,10 @@ class _WithFeedback(Retriever):
                 "RM3 has one k1 and b for all questions, and this BM25 has them by fold",
                 do="take index.bm25(k1=..., b=...).rm3()",
             )
-        model: dict[str, Any] = vars(self)
-        return RM3(
-            **{name: model[name] for name in ("k1", "b", "mu") if name in model},
-            fb_terms=fb_terms,
-            fb_docs=fb_docs,
-            original_weight=original_weight,
-            depth=self.depth,
-            index=self.index,
-        )
+        names, own = ("depth", "index", "k1", "b", "mu"), vars(self)
+        settings: dict[str, Any] = {name: own[name] for name in names if name in own}
+        settings |= {"fb_terms": fb_terms, "fb_docs": fb_docs, "original_weight": original_weight}
+        return RM3(**settings)
 
 
 class FoldParameters(TypedDict):
@@ -403,31 +399,27 @@ class RM3(Retriever):
         check_feedback(self.fb_terms, self.fb_docs, self.original_weight)
         super().__post_init__()
 
-    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        if not hasattr(self.index, "vectors"):
-            return super().transform(inp)
-        check_queries(inp)
-        inp = as_pyterrier(inp)
-        ranker = self._without_feedback(self.depth, self.index)
-        columns = [name for name in ("qid", "query", "query_toks") if name in inp.columns]
-        rewritten = self._rewritten(inp.drop_duplicates("qid")[columns])
-        weights = dict(zip(rewritten["qid"], rewritten["query_toks"], strict=True))
-        # A query that finds nothing has no row any more: it finds nothing, and scores units 0.
-        queries = [weights.get(qid, {}) for qid in inp["qid"].tolist()]
-        expanded = inp.rename(columns={"query_toks": _OWN})
-        expanded["query_toks"] = pd.Series(queries, inp.index, dtype=object)
-        out = ranker.transform(expanded)
-        return out.drop(columns="query_toks").rename(columns={_OWN: "query_toks"})
-
     def fuse_rank_cutoff(self, k: int) -> pt.Transformer | None:
         """See `Retriever`. The depth is not reduced below that which feedback reads."""
         return super().fuse_rank_cutoff(k) if k >= self.fb_docs else None
 
-    def _rewritten(self, queries: pd.DataFrame) -> pd.DataFrame:
-        first = self._without_feedback(min(self.fb_docs, self.depth), self.index)
+    def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
+        """The rewritten queries, unless the index does all of it itself."""
+        if not hasattr(self.index, "vectors"):
+            return super()._queries(inp)
         names = ("fb_terms", "fb_docs", "original_weight")
         feedback = Feedback(self.index, **{name: getattr(self, name) for name in names})
-        return feedback.transform(first.transform(queries))
+        first = self._without_feedback(min(self.fb_docs, self.depth), self.index)
+        columns = [name for name in ("qid", "query", "query_toks") if name in inp.columns]
+        rewritten = feedback.transform(first.transform(inp.drop_duplicates("qid")[columns]))
+        weights = dict(zip(rewritten["qid"], rewritten["query_toks"], strict=True))
+        # A query that finds nothing has no row any more: it finds nothing, and scores units 0.
+        return [weights.get(qid, {}) for qid in inp["qid"].tolist()]
+
+    def _models(self, qids: Sequence[str]) -> Iterator[tuple[Retriever, Sequence[int]]]:
+        ours = hasattr(self.index, "vectors")
+        model = self._without_feedback(self.depth, self.index) if ours else self
+        yield model, range(len(qids))
 
     def _without_feedback(self, depth: int, index: Any) -> Retriever:
         if self.mu is None:
@@ -445,17 +437,21 @@ def check_queries(inp: pd.DataFrame) -> None:
         )
 
 
-def check_text(query: Any) -> None:
-    """`InputError` for a query that is not text, or that is in Terrier's query language."""
-    if not isinstance(query, str):
-        raise InputError(f"query holds {query!r}", valid="text")
-    if _TERRIER.search(query):
-        raise InputError(
-            f"a query is in Terrier's query language: {query:.60}",
-            valid="words",
-            do="rank with a Terrier retriever after Terrier's rewriters, or use index.bm25().rm3() "
-            "instead; pt.rewrite.reset() restores the words",
-        )
+def checked_texts(column: pd.Series[Any]) -> list[str]:
+    """The queries of a column; `InputError` for one that is not text, or that is in Terrier's query
+    language."""
+    texts: list[str] = column.tolist()
+    for query in texts:
+        if not isinstance(query, str):
+            raise InputError(f"query holds {query!r}", valid="text")
+        if _TERRIER.search(query):
+            raise InputError(
+                f"a query is in Terrier's query language: {query:.60}",
+                valid="words",
+                do="rank with a Terrier retriever after Terrier's rewriters, or use "
+                "index.bm25().rm3() instead; pt.rewrite.reset() restores the words",
+            )
+    return texts
 
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:

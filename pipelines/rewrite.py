@@ -1,26 +1,44 @@
-"""Rewriters: stages that replace the query before anything is ranked by it."""
+"""Rewriters: stages that replace the query before anything is ranked by it; and what they and other
+stages read of a query."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.pipelines.enrich.llm_phrases import ModelText
-from soundingline.pipelines.enrich.phrases import QueryContext, query_contexts
 from soundingline.pipelines.prompting import PromptTemplate
-from soundingline.pipelines.stage import Stage, add_note, as_pyterrier, not_bound
+from soundingline.pipelines.stage import Stage, add_note, as_pyterrier
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 
 APPLY_TO = ("retriever", "reranker", "both")
 # Forms of a query that a retriever would search in place of the new text.
 _ENCODED = ("query_toks", "query_vec")
-_NO_PASSAGE = {"fell_back": "no passage"}
+
+
+class QueryContext(NamedTuple):
+    """A query, the id of its question, and the newest reasoning of its agent."""
+
+    text: str
+    qid: str = ""
+    reasoning: str = ""
+
+
+def query_contexts(frame: pd.DataFrame) -> list[QueryContext]:
+    """The queries of a frame with the columns `qid`, `query` and, if known, `reasoning`.
+    `InputError` if a query is not a text."""
+    texts = frame["query"].tolist()
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(f"a query is {text!r}", valid="text")
+    thoughts = frame["reasoning"].tolist() if "reasoning" in frame.columns else [""] * len(texts)
+    reasoning = [thought if isinstance(thought, str) else "" for thought in thoughts]
+    return list(map(QueryContext, texts, map(str, frame["qid"].tolist()), reasoning))
 
 
 class RewrittenQuery(NamedTuple):
@@ -80,58 +98,6 @@ class Rewriter(Stage, ABC):
         texts = [rewritten[query].query for query in queries]
         out["query"] = pd.Series(texts, index=out.index, dtype=object)
         return out
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class HyDE(Rewriter):
-    """Replaces the query by a passage that a language model writes to answer it.
-
-    The passage comes from the model of the collection. The original method searches with the mean
-    of the embeddings of several passages and the query; this class searches with the text of one
-    passage, which suits dense and lexical retrievers. If there is no passage (an empty reply, a
-    refusal), the query is unchanged and the note `rewrite` has `fell_back`. The cached passages are
-    shared with `enrichment=hyde`, which appends the passage to the query.
-
-    Args:
-        apply_to: See `Rewriter`.
-        task, prompt, max_words: See `ModelText`.
-
-    Source: Gao et al., "Precise Zero-Shot Dense Retrieval without Relevance Labels", ACL 2023,
-    arXiv 2212.10496.
-    """
-
-    needs_llm: ClassVar[bool] = True
-    apply_to: str = "retriever"
-    task: str = "general"
-    prompt: str | None = None
-    max_words: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # Shared by bound copies, and with it the counts.
-        self._passages = ModelText(
-            method="hyde", task=self.task, prompt=self.prompt, max_words=self.max_words
-        )
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the prompt and the limit."""
-        return self._passages.fingerprint
-
-    @property
-    def counts(self) -> Mapping[str, float]:
-        """The counts of `ModelText`."""
-        return self._passages.counts
-
-    def rewrite(self, queries: Sequence[QueryContext]) -> list[RewrittenQuery]:
-        """A passage for each query. The stage must be bound to a collection with a model."""
-        if self.collection is None:
-            raise not_bound(self, "bind it to a collection that has a language model")
-        passages = self._passages.for_queries(queries, self.collection)
-        return [
-            RewrittenQuery(passage[0]) if passage else RewrittenQuery(query.text, _NO_PASSAGE)
-            for query, passage in zip(queries, passages, strict=True)
-        ]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -21,8 +21,10 @@ from functools import wraps
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
 import pandas as pd
 import pyterrier as pt
+from numpy.typing import NDArray
 from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import check_support
@@ -141,7 +143,8 @@ class ByArguments:
                 valid=", ".join(arguments),
                 do=did_you_mean(name, arguments),
             )
-        changed = type(self)(**{**arguments, name: value})
+        stage: Any = self  # PyTerrier calls this for transformers alone
+        changed = pt.inspect.transformer_apply_attributes(stage, **{name: value})
         lasting = {name: vars(self)[name] for name in self._lasting(name)}
         vars(self).update({**vars(changed), **lasting})
 
@@ -151,8 +154,9 @@ class ByArguments:
 
     def _arguments(self) -> dict[str, Any]:
         parameters = inspect.signature(type(self)).parameters.values()
-        variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        names = [each.name for each in parameters if each.kind not in variable]
+        # As in PyTerrier, names that begin with `_` are not those of arguments.
+        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
+        names = [each.name for each in named if not each.name.startswith("_")]
         return {name: getattr(self, name, None) for name in names}
 
     def attributes(self) -> list[Any]:
@@ -185,7 +189,7 @@ class Stage(ByArguments, pt.Transformer):
     needs_llm: ClassVar[bool] = False
     """Whether it cannot work without a language model in its collection."""
 
-    needs_logprobs: ClassVar[bool] = False
+    needs_logprobs: bool = False
     """Whether that model must give log-probabilities."""
 
     needs_completions: ClassVar[bool] = False
@@ -200,8 +204,11 @@ class Stage(ByArguments, pt.Transformer):
         """A copy that works on `collection`. The copies share models and counts."""
         bound_copy = copy.copy(self)
         bound_copy.collection = collection
-        for name, part in self.parts().items():
-            setattr(bound_copy, name, bound(part, collection))
+        for name, value in self._arguments().items():
+            if isinstance(value, pt.Transformer):
+                setattr(bound_copy, name, bound(value, collection))
+            elif isinstance(value, tuple):
+                setattr(bound_copy, name, tuple(bound(part, collection) for part in value))
         return bound_copy
 
     def enriched(self, collection: Collection) -> Collection:
@@ -263,9 +270,12 @@ class Stage(ByArguments, pt.Transformer):
         return kinds.pop() if len(kinds) == 1 else "mixed"
 
     def parts(self) -> dict[str, pt.Transformer]:
-        """The arguments that are transformers."""
-        values = self._arguments().items()
-        return {name: value for name, value in values if isinstance(value, pt.Transformer)}
+        """The arguments that are transformers; those of `*retrievers` are `retrievers_1` etc."""
+        values = self._arguments()
+        for name, several in list(values.items()):
+            if isinstance(several, tuple):
+                values.update((f"{name}_{n}", value) for n, value in enumerate(several, start=1))
+        return {n: value for n, value in values.items() if isinstance(value, pt.Transformer)}
 
 
 def matching_of(transformer: pt.Transformer | None) -> str:
@@ -288,9 +298,12 @@ def as_code(value: Any) -> str:
 def _call(kind: type, arguments: Mapping[str, Any], code: Callable[[Any], str]) -> str:
     """The call of a constructor: its leading arguments by place, the others by name."""
     parameters = inspect.signature(kind).parameters
-    shown = []
+    shown: list[str] = []
     for name, value in arguments.items():
         parameter = parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            shown += map(code, value)
+            continue
         required = parameter.default is parameter.empty
         leading = required and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         shown.append(code(value) if leading else f"{name}={code(value)}")
@@ -310,7 +323,7 @@ def computes_on_gpu(stage: Any) -> bool:
     return placement is not None and placement.device.type == "cuda"
 
 
-def bound(stage: pt.Transformer, collection: Collection) -> pt.Transformer:
+def bound(stage: Any, collection: Collection) -> Any:
     """`stage` bound to `collection`; a transformer that is not a `Stage` as it is."""
     return stage.bind(collection) if isinstance(stage, Stage) else stage
 
@@ -329,6 +342,28 @@ def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
         return frame
     first = frame.groupby("qid", sort=False, dropna=False)[columns].transform("first")
     return frame.assign(**{name: first[name] for name in columns})
+
+
+def best_first(
+    frame: pd.DataFrame, *, by_score: bool = False
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows of a ranking in their order, by position, and the number of the query of each. The
+    queries are in the order of their first rows, and the rows of a query are by `rank` (unless
+    `by_score`), or else by falling `score`, or as they are without both. Equal rows keep their
+    order, and what is not a number is last."""
+    queries = pd.factorize(frame["qid"])[0]
+    keys = np.zeros(len(frame))
+    if "rank" in frame.columns and not by_score:
+        keys = frame["rank"].to_numpy(dtype=float)
+    elif "score" in frame.columns:
+        keys = -frame["score"].to_numpy(dtype=float)
+    order = np.lexsort((keys, queries))
+    return order, queries[order]
+
+
+def places_in(groups: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The place of each row in its group, from 0; `groups` are ascending numbers."""
+    return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
 def topic_columns(frame: pd.DataFrame) -> list[str]:
@@ -482,12 +517,3 @@ class LRUCache:
             while len(self._values) > self._most:
                 self._values.popitem(last=False)
         return [known[key] for key in keys]
-
-
-# The names that the stages of learned models and re-rankers have for these.
-MadeOnce, Newest = LazyValues, LRUCache
-
-
-def shared_property(make: Callable[[Any], Value]) -> Value:
-    """A property of `shared`."""
-    return property(shared(make))  # type: ignore[return-value]

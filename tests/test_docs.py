@@ -47,7 +47,7 @@ from support.needs import SOAK
 from soundingline import agents, experiments, pipelines, toolkit
 from soundingline.experiments.cli import COMMANDS
 from soundingline.experiments.serve.sessions import ServerOptions
-from soundingline.pipelines import BM25, LexicalIndex
+from soundingline.pipelines import BM25, LexicalIndex, RerankTop
 from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit.data import Document, Topic, Unit
@@ -341,8 +341,18 @@ def test_the_reranker_orders_the_first_results_by_shared_words(part, tmp_path):
     texts = {"d1": "mill mill mill", "d2": "the old mill", "d3": "mill of old"}
     rows = [{"docno": docno, "text": text} for docno, text in texts.items()]
     index = LexicalIndex.build(rows, tmp_path / "index")
-    ranking = (index.bm25() >> part("overlap").Overlap(depth=3)).search("the old mill")
+    stage = RerankTop(part("overlap").Overlap(), depth=3, texts=index.texts)
+    ranking = (index.bm25() >> stage).search("the old mill")
     assert ranking["docno"].tolist() == ["d2", "d3", "d1"]
+
+
+def test_a_reranker_of_ones_own_is_at_most_forty_lines_with_its_option():
+    blocks = code_blocks((ROOT / "docs/extending.md").read_text(encoding="utf-8"))
+    files = ("my_package/overlap.py", "my-options/reranker/overlap.yaml")
+    contents = {block.file: block.content for block in blocks if block.file in files}
+    assert set(contents) == set(files)
+    assert sum(len(content.splitlines()) for content in contents.values()) <= 40
+    assert contents[files[0]].count("def ") == 1
 
 
 def test_the_engine_ranks_units_by_their_terms(part, tmp_path):

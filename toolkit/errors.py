@@ -9,13 +9,24 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache, wraps
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M")
+T = TypeVar("T")
+RUNTIME = "runtime"
+Runtime = Annotated[T, RUNTIME]
+"""The type of an argument that says where, how fast or for how much money something is computed,
+and so changes no result: `threads: Runtime[int] = 1`. A run may be resumed with another value."""
+
+
+class RuntimeKeys(NamedTuple):
+    """The same of single keys of an argument that is a mapping, as metadata of its annotation."""
+
+    names: frozenset[str]
 
 
 class InputError(Exception):
@@ -89,8 +100,8 @@ def parse(
         data: the values.
         where: where they come from, such as a file and a line, for the error message.
         do: what the user can do about bad data, for the error message.
-        strict: refuse strings, numbers and truth values that need a conversion, such as the string
-            of a number, and infinite numbers.
+        strict: refuse values that need a conversion, such as the string of a number, and infinite
+            numbers. A list is refused for a tuple, but not for a `NamedTuple`.
 
     Raises:
         InputError: with the place of the first misfit within the data, and never a text of the
@@ -112,7 +123,7 @@ def parse(
             raise
         misfits = error.errors(include_url=False)
         first, more = misfits[0], len(misfits) - 1
-        place = ".".join(map(str, first["loc"]))
+        place = ".".join(map(str, first["loc"][1 if strict else 0 :]))
         valid = ""
         if first["type"] == "missing":
             what = f"{where} has no field {place!r}"
@@ -131,31 +142,13 @@ def parse(
 @cache
 def _validator(model: Any, strict: bool) -> Callable[[Any], Any]:
     # Imported here, so that a command that reads no such data starts without it.
-    from pydantic import TypeAdapter
-    from pydantic_core import SchemaValidator
+    from pydantic import ConfigDict, TypeAdapter
 
-    adapter = model if isinstance(model, TypeAdapter) else TypeAdapter(model)
     if not strict:
-        return adapter.validate_python
-    return SchemaValidator(_strict(adapter.core_schema)).validate_python
-
-
-def _strict(schema: Any) -> Any:
-    """A schema of pydantic with strict types of single values. Its own strict mode would refuse the
-    lists and objects of JSON for tuples and dataclasses too."""
-    if isinstance(schema, list):
-        return [_strict(inner) for inner in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {key: _strict(value) for key, value in schema.items()}
-    kind = schema.get("type")
-    if kind in ("str", "int", "float", "bool"):
-        inner["strict"] = True
-    if kind == "int":
-        inner.setdefault("lt", 2**63)  # what other programs can hold
-    elif kind == "float":
-        inner["allow_inf_nan"] = False
-    return inner
+        return (model if isinstance(model, TypeAdapter) else TypeAdapter(model)).validate_python
+    # A configuration is not for a TypedDict itself, but for one inside of a list.
+    within = TypeAdapter(list[model], config=ConfigDict(strict=True, allow_inf_nan=False))
+    return lambda data: within.validate_python([data])[0]
 
 
 def _received(value: Any) -> str:

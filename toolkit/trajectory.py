@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Lt
 from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import parents
@@ -39,17 +40,20 @@ _LAST = b"}"
 _TAIL = 64  # bytes at the end of a file that contain its last line, obfuscated or not
 
 
+Count = Annotated[int, Lt(2**63)]  # what other programs can hold
+
+
 class Exposure(NamedTuple):
     """The first time that a document was shown in a tier: the number of the `call`, from 1; the
     numbers of distinct `documents` shown and `tokens` of tool output so far, with this one; and,
     where the interface has layers (`soundingline.toolkit.search.literature`), the `layer` of the
     document that was shown. A document then has an exposure for each layer of a tier."""
 
-    call: int
+    call: Count
     tier: str
     docid: str
-    documents: int
-    tokens: int
+    documents: Count
+    tokens: Count
     layer: str = ""
 
 
@@ -192,8 +196,6 @@ def final_response(trajectory: Trajectory) -> str:
 
 # JSON.
 
-_Texts = tuple[str, ...]
-
 
 class _Source(TypedDict, total=False):
     """What evaluations read of an imported trajectory's `source`."""
@@ -203,7 +205,7 @@ class _Source(TypedDict, total=False):
     status: str
     ends_with_answer: bool
     retrieved_docids: list[str]
-    tool_call_counts: dict[str, int]
+    tool_call_counts: dict[str, Count]
     metadata: dict[str, Any]
 
 
@@ -211,8 +213,8 @@ class _Answer(TypedDict):
     explanation: str
     exact: str
     confidence: float | None
-    citations: _Texts
-    documents: NotRequired[_Texts]
+    citations: list[str]
+    documents: NotRequired[list[str]]
 
 
 class _Call(TypedDict):
@@ -221,9 +223,9 @@ class _Call(TypedDict):
     output: str
     error: str
     seconds: float
-    tokens: int
-    ranking: _Texts
-    shown: _Texts
+    tokens: Count
+    ranking: list[str]
+    shown: list[str]
     notes: NotRequired[dict[str, Any]]
 
 
@@ -241,13 +243,13 @@ class _Record(TypedDict):
     virtual_seconds: NotRequired[float]
     usage: dict[str, Any]  # Impossible numbers are unknown; see `readable_usage`.
     traceback: str
-    warnings: NotRequired[_Texts]
+    warnings: NotRequired[list[str]]
     source: NotRequired[_Source]
-    rounds: NotRequired[tuple[dict[str, Any], ...]]
-    tiers: dict[str, _Texts | None]
-    exposures: tuple[Exposure, ...]
-    calls: tuple[_Call, ...]
-    messages: tuple[dict[str, Any], ...]
+    rounds: NotRequired[list[dict[str, Any]]]
+    tiers: dict[str, list[str] | None]
+    exposures: list[Exposure]
+    calls: list[_Call]
+    messages: list[dict[str, Any]]
 
 
 def to_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -282,8 +284,8 @@ def from_record(record: Any, *, where: object = "a trajectory", do: str = "") ->
     """The trajectory of a record (`to_record`). Sequences become tuples; messages and arguments
     stay as in JSON. `InputError` if a field is missing or has a wrong type; see `parse`."""
     checked: Any = parse(_Record, record, where=where, do=do, strict=True)
-    calls = tuple(ToolCall(**call) for call in checked["calls"])
-    tiers = {tier: ids for tier, ids in checked["tiers"].items() if ids is not None}
+    calls = tuple(ToolCall(**_with_tuples(call)) for call in checked["calls"])
+    tiers = {tier: tuple(ids) for tier, ids in checked["tiers"].items() if ids is not None}
     if "surfaced" not in checked["tiers"]:
         tiers = {"surfaced": surfaced(calls), **tiers}
     for name, value, valid in (
@@ -296,13 +298,17 @@ def from_record(record: Any, *, where: object = "a trajectory", do: str = "") ->
                 f"{where}: {name} is {value!r}", valid=", ".join(map(str, valid)), do=do
             )
     objects = {
-        "answer": Answer(**checked["answer"]),
+        "answer": Answer(**_with_tuples(checked["answer"])),
         "calls": calls,
         "tiers": tiers,
         "usage": readable_usage(checked["usage"]),
         "source": record.get("source", {}),  # `_Source` has a part of its fields
     }
-    return Trajectory(**{**checked, **objects})
+    return Trajectory(**_with_tuples({**checked, **objects}))
+
+
+def _with_tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(part) if isinstance(part, list) else part for name, part in row.items()}
 
 
 def dump_trajectory(trajectory: Trajectory) -> str:
@@ -348,7 +354,7 @@ def call_row(call: ToolCall) -> dict[str, Any]:
 
 def call_of(row: Any) -> ToolCall:
     """The call of a `call_row`; `InputError` if it is damaged."""
-    return ToolCall(**parse(_Call, row, where="a tool call", strict=True))
+    return ToolCall(**_with_tuples(parse(_Call, row, where="a tool call", strict=True)))
 
 
 def exposure_row(exposure: Exposure) -> list[Any]:

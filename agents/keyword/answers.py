@@ -317,7 +317,7 @@ FINDERS: Mapping[str, Callable[[str], Iterator[AnswerCandidate]]] = {
 
 _NEGATION = re.compile(r"\b(?:not|never|no longer|neither|without|none)\b|n't\b", re.IGNORECASE)
 _TOPIC = 0.3  # of a clue word that the document's title holds: it is near everything there
-_CLOSE = 40  # characters at which a clue word's pull on a candidate has halved
+_CLOSE = 40  # characters at which a clue word's proximity to a candidate has halved
 
 
 class Vote(NamedTuple):
@@ -332,22 +332,22 @@ class Vote(NamedTuple):
     coverage: float
 
 
-class _Ballot:
+class _AnswerVotes:
     """The votes for one answer. A document contributes its strongest vote plus a tenth of the
     others, so that a word does not win because one document repeats it."""
 
     def __init__(self) -> None:
         self.strongest: dict[str, float] = {}
         self.others: dict[str, float] = {}
-        self.text, self.sentence, self.coverage, self._loudest = "", "", 0.0, 0.0
+        self.text, self.sentence, self.coverage, self._heaviest = "", "", 0.0, 0.0
 
     def add(self, text: str, sentence: Sentence, weight: float) -> None:
         docid = sentence.docid
         low, high = sorted((weight, self.strongest.get(docid, 0.0)))
         self.strongest[docid] = high
         self.others[docid] = self.others.get(docid, 0.0) + low
-        if weight > self._loudest:
-            self.text, self._loudest = text, weight
+        if weight > self._heaviest:
+            self.text, self._heaviest = text, weight
             self.sentence, self.coverage = sentence.text, sentence.score
 
     @property
@@ -376,24 +376,25 @@ def count_votes(
     """
     if answer_type.kind == "yes_no":
         return _polar_votes(sentences, trust)
-    ballots: dict[str, _Ballot] = {}
+    votes: dict[str, _AnswerVotes] = {}
     for sentence in sentences:
-        voice = sentence.score**2 * trust.get(sentence.docid, 0.0)
+        sentence_weight = sentence.score**2 * trust.get(sentence.docid, 0.0)
         positions: dict[str, list[int]] = {}  # of each clue stem, ascending
         for clue, position in sentence.matches:
             positions.setdefault(clue, []).append(position)
         for candidate in _candidates(answer_type, sentence, weights):
             key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
-            pull = candidate.weight * _closeness(candidate, sentence, positions, weights)
-            if key and voice * pull > 0:
-                ballots.setdefault(key, _Ballot()).add(candidate.text, sentence, voice * pull)
-    return _ranked(ballots, limit)
+            proximity = candidate.weight * _closeness(candidate, sentence, positions, weights)
+            if key and sentence_weight * proximity > 0:
+                of_answer = votes.setdefault(key, _AnswerVotes())
+                of_answer.add(candidate.text, sentence, sentence_weight * proximity)
+    return _ranked(votes, limit)
 
 
-def _ranked(ballots: Mapping[str, _Ballot], limit: int) -> list[Vote]:
-    best = sorted(ballots.values(), key=lambda ballot: -ballot.total)[:limit]
-    of = sum(ballot.total for ballot in best)
-    return [ballot.vote(of) for ballot in best]
+def _ranked(votes: Mapping[str, _AnswerVotes], limit: int) -> list[Vote]:
+    best = sorted(votes.values(), key=lambda answer: -answer.total)[:limit]
+    of = sum(answer.total for answer in best)
+    return [answer.vote(of) for answer in best]
 
 
 def _candidates(
@@ -428,16 +429,17 @@ def _closeness(
         distances += [position - end for position in positions[after : after + 1]]
         if distances:
             nearest[clue] = 1 / (1 + min(distances) / _CLOSE)
-    pull = {f: weights[f] * (_TOPIC if f in sentence.topic else 1.0) for f in nearest}
-    return sum(pull[f] * near for f, near in nearest.items()) / sum(pull.values()) if pull else 0.0
+    of_clue = {f: weights[f] * (_TOPIC if f in sentence.topic else 1.0) for f in nearest}
+    total = sum(of_clue[f] * near for f, near in nearest.items())
+    return total / sum(of_clue.values()) if of_clue else 0.0
 
 
 def _polar_votes(sentences: Sequence[Sentence], trust: Mapping[str, float]) -> list[Vote]:
     """The three best sentences vote yes, or no if they contain a negation."""
-    ballots = {"yes": _Ballot(), "no": _Ballot()}
+    votes = {"yes": _AnswerVotes(), "no": _AnswerVotes()}
     for sentence in sorted(sentences, key=lambda s: -s.score * trust.get(s.docid, 0.0))[:3]:
         says = "no" if _NEGATION.search(sentence.text) else "yes"
-        voice = sentence.score * trust.get(sentence.docid, 0.0)
-        ballots[says].add(says.capitalize(), sentence, voice**2)
-    with_votes = {says: ballot for says, ballot in ballots.items() if ballot.total > 0}
-    return _ranked(with_votes, 2)
+        sentence_weight = sentence.score * trust.get(sentence.docid, 0.0)
+        votes[says].add(says.capitalize(), sentence, sentence_weight**2)
+    with_some = {says: answer for says, answer in votes.items() if answer.total > 0}
+    return _ranked(with_some, 2)

@@ -158,7 +158,7 @@ def make_queries(clues: Sequence[Clue], *, limit: int, terms: int) -> list[Keywo
     names, numbers and quotations, and its rarest words."""
     marked = [clue for clue in clues if clue.kind != "word"]
     choices = [
-        (heaviest(clues, terms), "All telling words of the question."),
+        (heaviest(clues, terms), "All distinctive terms of the question."),
         (heaviest(marked, terms), "Its names, numbers and quotations alone."),
         (heaviest(clues, min(4, terms)), "Its rarest words."),
     ]

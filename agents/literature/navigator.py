@@ -26,7 +26,7 @@ from soundingline.agents.literature.planner import (
     ModelPlanner,
     OutOfContext,
     Plan,
-    load_prompt,
+    load_sections,
 )
 from soundingline.agents.literature.rounds import (
     Librarians,
@@ -146,7 +146,7 @@ class Navigator(Agent):
         check_number("bar", self.bar, le=1)
         check_number("librarian_seconds", self.librarian_seconds, gt=0)
         self.calibrated = Calibration(self.calibration) if self.calibration else None
-        self.texts = load_prompt(self.prompt)
+        self.texts = load_sections(self.prompt)
         self.workers = Librarians(self.librarians, self.librarian_seconds)
         self.resources = RunResources(Budget())
         self.rarity = Rarity()

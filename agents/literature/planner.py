@@ -185,7 +185,7 @@ def _texts(value: Any) -> list[str]:
     return [str(item) for item in items if isinstance(item, (str, int)) and str(item).strip()]
 
 
-def load_prompt(name: str) -> dict[str, str]:
+def load_sections(name: str) -> dict[str, str]:
     """The sections of a prompt of the package, or of a `.txt` file with the same sections.
     `InputError` if it cannot be read, or if a section or a place is missing."""
     path, sections = read_prompt(name, FOLDER)

@@ -6,6 +6,7 @@
 
 # %%
 from soundingline.experiments import Experiment, compare
+from soundingline.toolkit.report import render
 
 WORLD = ["benchmark.documents=64", "benchmark.questions=12", "benchmark.hops=1"]
 WORLD += ["benchmark.median_words=60", "benchmark.p90_words=200"]
@@ -36,3 +37,9 @@ compared
 # %%
 table = compared.to_frame().pivot(index="a", columns="measure", values="difference")
 opened = {run.name: run.to_frame(per_question=True)["recall_opened"] for run in runs}
+
+# %% [markdown]
+# So do the tables of a report, by the name of their section.
+
+# %%
+results = render(runs, compared).tables["results"][0].to_frame()

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A re-ranker of one's own
-# A re-ranker is a class with one method, `score`. The base class re-ranks the best `depth`
-# results (all by default), finds their texts and batches concurrent requests. Arguments are
-# fields of a dataclass.
+# A re-ranker is a class with one method, `score`, whose base class batches concurrent requests.
+# Arguments are fields of a dataclass. `RerankTop` adds the texts of the best `depth` results (all
+# by default) and re-ranks them.
 
 # %%
 from dataclasses import dataclass
@@ -11,17 +11,18 @@ import pandas as pd
 import pyterrier as pt
 from ir_measures import RR, nDCG
 
-from soundingline.pipelines import LexicalIndex, Reranker
+from soundingline.pipelines import LexicalIndex, RerankTop, Scorer
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Nearness(Reranker):
+class Nearness(Scorer):
     """Prefers texts in which the words of the query are near the beginning."""
 
     weight: float = 1.0
 
-    def score(self, pairs):
-        return [self.weight * nearness(pair.query.split(), pair.text.split()) for pair in pairs]
+    def score(self, queries, texts):
+        pairs = zip(queries, texts, strict=True)
+        return [self.weight * nearness(query.split(), text.split()) for query, text in pairs]
 
 
 def nearness(query, text):
@@ -40,7 +41,7 @@ documents = pd.DataFrame(
     }
 )
 index = LexicalIndex.build(documents, "examples-index", overwrite=True)
-pipeline = index.bm25() >> Nearness(depth=10, weight=2.0)
+pipeline = index.bm25() >> RerankTop(Nearness(weight=2.0), depth=10, texts=index.texts)
 pipeline.search("harbour town")
 
 # %% [markdown]

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hashlib
-import json
-import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from html import escape
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Body, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from soundingline.experiments.serve import foreign_tools
 from soundingline.experiments.serve.foreign_tools import MOST_HITS, whole_document, whole_hits
 from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.sessions import (
     ANSWER,
-    BACKLOG,
-    CHUNK,
     ApiError,
-    BytesInFlight,
     ServerOptions,
     Service,
     answer_text,
@@ -47,19 +36,15 @@ from soundingline.experiments.serve.sessions import (
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
 
-READ_SECONDS = 30.0  # in which a client must have read what it was sent
-_BODY_SECONDS = 60.0  # in which a body must have come
-_DEEPEST = 20  # levels of lists and objects in a body; ours have four
 _GRACE = 5  # seconds that open connections have at the end
 _MORE_CONNECTIONS = 100
 _PORTS = {"http": 80, "https": 443}
-_TITLE = "Soundingline search server"
+_NO_OBJECT = "send an object of JSON, with the header Content-Type: application/json"
 _DEFECT = {"error": "defect", "message": "a defect of the server; its log has the traceback"}
-_LOG = logging.getLogger(__name__)
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 Handle = Annotated[str, Field(description="The handle of a session.")]
@@ -85,7 +70,7 @@ class QuestionBody(_Body):
 class CallBody(_Body):
     session: Handle
     tool: str
-    arguments: dict[str, Any]
+    arguments: dict[str, JsonValue]  # pydantic bounds how deeply they are nested
     reasoning: Annotated[str, Field(description="What the agent thought last.")] = ""
 
 
@@ -157,23 +142,10 @@ class Refusal(BaseModel):
 
 def _add_endpoints(app: FastAPI, service: Service) -> None:
     """Add the endpoints of the JSON interface. The models of replies describe them; no reply is
-    validated. FastAPI tries routes in their order, and those of an included router take longer."""
-    app.router.route_class = _JsonRoute
+    validated."""
     sessions, limit = service.sessions, service.options.max_result_bytes
-    refusal = {"model": Refusal, "description": "The request is refused."}
 
-    def endpoint(method: str, path: str, result: Any) -> Callable[[Any], None]:
-        return lambda function: app.add_api_route(
-            path,
-            function,
-            methods=[method],
-            summary=function.__doc__,
-            description="",
-            response_model=result,
-            responses={"default": refusal},
-        )
-
-    @endpoint("POST", "/call", Called)
+    @app.post("/call", response_model=Called)
     async def call(body: CallBody) -> Response:
         """Call a tool; its text is for the agent."""
         session = sessions.get(body.session)
@@ -186,7 +158,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         }
         return reply(called, limit=limit)
 
-    @endpoint("GET", "/status", dict)
+    @app.get("/status", response_model=dict)
     async def status() -> Response:
         """Sessions, and how far the run is."""
         run = service.questions
@@ -200,36 +172,38 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
             }
         )
 
-    @endpoint("GET", "/tools", Tools)
+    @app.get("/tools", response_model=Tools)
     async def tools(interface: str = "tool") -> Response:
         """The tools of an interface, in the function-calling form."""
         return reply({"tools": service.specs(interface)}, limit=limit)
 
-    @endpoint("POST", "/open", Opened)
-    async def open(body: OpenBody) -> Response:
+    @app.post("/open", response_model=Opened)
+    async def open(body: Annotated[OpenBody, Body(default_factory=OpenBody)]) -> Response:
         """Open a session without a question."""
         handle = service.open(body.interface).handle
         return reply({"session": handle, "tools": service.specs(body.interface)}, limit=limit)
 
-    @endpoint("POST", "/question", Question)
-    async def question(body: QuestionBody) -> Response:
+    @app.post("/question", response_model=Question)
+    async def question(
+        body: Annotated[QuestionBody, Body(default_factory=QuestionBody)],
+    ) -> Response:
         """The run's next question, and the session to work on it."""
         session = None if body.session is None else sessions.get(body.session)
         return reply(await service.next_question(session, body.interface), limit=limit)
 
-    @endpoint("POST", "/submit_answer", Submitted)
+    @app.post("/submit_answer", response_model=Submitted)
     async def submit_answer(body: AnswerBody) -> Response:
         """Answer the session's question, which ends it."""
         text = answer_text(body.answer, body.explanation, body.confidence)
         return reply(await service.submit(sessions.get(body.session), text), limit=limit)
 
-    @endpoint("POST", "/close", dict)
+    @app.post("/close", response_model=dict)
     async def close(body: CloseBody) -> Response:
         """Close a session; its question is handed out again."""
         sessions.close(sessions.get(body.session))
         return reply({"closed": True})
 
-    @endpoint("POST", "/browsecomp-plus/search", list[dict[str, Any]])
+    @app.post("/browsecomp-plus/search", response_model=list[dict[str, Any]])
     async def hits(body: HitsBody) -> Response:
         """Hits with whole texts, for their searcher."""
         # The reply is written in the thread as well: results of many megabytes would otherwise
@@ -237,18 +211,18 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         rows = partial(whole_hits, service.backend, service.store, body.query, body.k)
         return await service.run(lambda: reply(rows(), limit=limit))
 
-    @endpoint("POST", "/browsecomp-plus/get_document", dict[str, str] | None)
+    @app.post("/browsecomp-plus/get_document", response_model=dict[str, str] | None)
     async def document(body: DocumentBody) -> Response:
         """A document, or null."""
         text = await service.run(partial(whole_document, service.store, body.docid))
         return reply(text, limit=limit)
 
-    @endpoint("POST", "/pi-serini/search", dict)
+    @app.post("/pi-serini/search", response_model=dict)
     async def pi_serini_search(body: RankBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: rank."""
         return await _pi_serini(service, foreign_tools.SEARCH, body, session)
 
-    @endpoint("POST", "/pi-serini/read", dict)
+    @app.post("/pi-serini/read", response_model=dict)
     async def pi_serini_read(body: ReadBody, session: str | None = None) -> Response:
         """Pi-Serini's contract: read lines."""
         return await _pi_serini(service, foreign_tools.READ, body, session)
@@ -282,201 +256,35 @@ def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Respons
     return Response(text, status, media_type="application/json")
 
 
-class _JsonRequest(Request):
-    """A request whose body is JSON, bounded in size, depth and time. An empty body is an empty
-    object. The content type is ignored: urllib sends that of a form by default."""
-
-    @property
-    def headers(self) -> Headers:
-        return Headers({"content-type": "application/json"})
-
-    async def body(self) -> bytes:
-        if hasattr(self, "_body"):
-            return self._body
-        limit = self.app.state.max_request_bytes
-        chunks, size = [], 0
-        try:
-            with anyio.fail_after(_BODY_SECONDS):
-                async for chunk in self.stream():
-                    size += len(chunk)
-                    if size > limit:
-                        raise ApiError(413, "too_large", f"a body has at most {limit} bytes")
-                    chunks.append(chunk)
-        except TimeoutError:
-            raise ApiError(408, "too_slow", "the body did not come in time") from None
-        except ClientDisconnect:
-            raise ApiError(400, "disconnected", "the client has gone") from None
-        content = b"".join(chunks)
-        self._body = content if content.strip() else b"{}"
-        return self._body
-
-    async def json(self) -> Any:
-        return parse_json(await self.body())
-
-
-class _JsonRoute(APIRoute):
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-        needs = self.dependant
-        others = [*needs.query_params, *needs.dependencies]
-        model: Any = (
-            None if others or not self.body_field else self.body_field.field_info.annotation
-        )
-
-        async def handle(request: Request) -> Response:
-            request = _JsonRequest(request.scope, request.receive)
-            if model is None:
-                return await handler(request)
-            # A body is all that the endpoint takes: FastAPI's own way to it, through dependencies,
-            # takes longer than the rest of the route.
-            try:
-                body = model.model_validate(await request.json(), from_attributes=True)
-            except ValidationError as error:
-                errors = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]
-                raise RequestValidationError(errors) from error
-            reply: Response = await self.endpoint(body)
-            return reply
-
-        return handle
-
-
-def parse_json(text: bytes | str) -> Any:
-    """A JSON value from a client; `ApiError` for anything else, and for a value that is nested too
-    deeply to be handled safely."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ApiError(400, "no_json", f"the body is no JSON: {reason[:200]}") from None
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, (list, dict))
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return value
-    raise ApiError(400, "no_json", "the body is nested too deeply")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def application(service: Service, mcp_interface: str = "tool") -> ASGIApp:
+def application(service: Service, mcp_interface: str = "tool") -> FastAPI:
     """The ASGI application of all endpoints. `mcp_interface` is the one whose tools are at `/mcp`;
     those at `/sse` are the configured ones."""
     routes, manager = mcp_routes(service, mcp_interface)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        closing = asyncio.create_task(service.sessions.close_idle_forever())
-        try:
-            async with manager.run():
-                yield
-        finally:
-            closing.cancel()
-            with suppress(asyncio.CancelledError):
-                await closing
-            await service.close()
+        async with manager.run(), anyio.create_task_group() as tasks:
+            tasks.start_soon(service.sessions.close_idle_forever)
+            yield
+            tasks.cancel_scope.cancel()
 
     app = FastAPI(
-        title=_TITLE,
+        title="Soundingline search server",
         version="1",
         lifespan=lifespan,
-        docs_url=None,  # its pages load scripts of others
+        docs_url="/",
         redoc_url=None,
+        responses={"default": {"model": Refusal, "description": "The request is refused."}},
         exception_handlers={
             HTTPException: _refusal,
             RequestValidationError: _refusal,
             Exception: _defect,
         },
     )
-    app.state.max_request_bytes = service.options.max_request_bytes
     _add_endpoints(app, service)
     app.router.routes.extend(routes)
-
-    @app.get("/", include_in_schema=False)
-    async def index() -> HTMLResponse:
-        return HTMLResponse(
-            _page(app.openapi(), service), headers={"Content-Security-Policy": _POLICY}
-        )
-
-    return AccessMiddleware(app, service.options, service.in_flight)
-
-
-def _page(description: Mapping[str, Any], service: Service) -> str:
-    """The description as HTML, with a form to try each endpoint. It loads nothing, so that it works
-    without a network; FastAPI's own pages load their scripts from elsewhere."""
-    schemas = description["components"]["schemas"]
-    spec = service.specs("tool")[0]
-    call = {"tool": spec["name"], "arguments": dict.fromkeys(spec["parameters"]["required"], "")}
-    forms = []
-    for path, operations in description["paths"].items():
-        for method, about in operations.items():
-            body = ""
-            if "requestBody" in about:
-                content = about["requestBody"]["content"]["application/json"]["schema"]
-                values = _example(schemas[content["$ref"].rpartition("/")[2]])
-                values |= call if path == "/call" else {}
-                body = f"<textarea rows=3>{escape(json.dumps(values))}</textarea>"
-            forms.append(
-                f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
-                f"<p>{escape(about['summary'])}</p><form data-method={method.upper()}>"
-                f'<input value="{escape(path)}" aria-label=path>{body}<button>Try it</button>'
-                "<pre></pre></form>"
-            )
-    token = "<p>Token: <input id=token type=password></p>" if service.options.token else ""
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{_TITLE}</title>'
-        f"<style>{_STYLE}</style>"
-        f'<h1>{_TITLE}</h1><p>Described by <a href="openapi.json">openapi.json</a>. MCP: '
-        "streamable HTTP at <code>/mcp</code>, SSE at <code>/sse</code>. <code>/open</code> or "
-        "<code>/question</code> gives the session, which is put into the other forms.</p>"
-        f"{token}{''.join(forms)}<h2>Bodies</h2><pre>{escape(json.dumps(schemas, indent=1))}</pre>"
-        f"<script>{_SCRIPT}</script></html>"
-    )
-
-
-def _example(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A body with each required value empty, and each other one that has a default."""
-    empty = {"integer": 1, "object": {}}
-    return {
-        name: about.get("default", empty.get(about.get("type"), ""))
-        for name, about in schema["properties"].items()
-        if name in schema.get("required", ()) or about.get("default") is not None
-    }
-
-
-_STYLE = """
-body { font-family: sans-serif; max-width: 50em; margin: 1em auto; padding: 0 1em }
-textarea, form input { font-family: monospace; width: 100%; box-sizing: border-box }
-pre { white-space: pre-wrap; overflow-wrap: anywhere }
-"""
-_SCRIPT = """
-for (const form of document.forms) form.onsubmit = async event => {
-  event.preventDefault();
-  const path = form.querySelector("input").value, area = form.querySelector("textarea");
-  const token = document.getElementById("token"), shown = form.querySelector("pre");
-  const headers = token ? {Authorization: "Bearer " + token.value} : {};
-  const body = area ? area.value : undefined;
-  try {
-    const reply = await fetch(location.origin + path, {method: form.dataset.method, headers, body});
-    const text = await reply.text();
-    shown.textContent = reply.status + "\\n" + text;
-    const session = JSON.parse(text).session;
-    if (session) for (const other of document.querySelectorAll("textarea"))
-      other.value = other.value.replace(/"session": "[^"]*"/, `"session": "${session}"`);
-  } catch (error) { shown.textContent ||= String(error); }
-};
-"""
-_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-_POLICY = (
-    f"default-src 'none'; script-src 'sha256-{_HASH}'; style-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
-)
+    app.add_middleware(AccessMiddleware, options=service.options)
+    return app
 
 
 async def _refusal(request: Request, error: Exception) -> Response:
@@ -484,14 +292,20 @@ async def _refusal(request: Request, error: Exception) -> Response:
     method, in one form."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        location = ".".join(map(str, first["loc"][1:])) or "the body"
-        error = ApiError(400, "wrong_body", f"{location[:100]}: {first['msg'][:200]}")
+        location = ".".join(map(str, first["loc"][1:]))
+        message = f"{location[:100]}: {first['msg'][:200]}" if location else _NO_OBJECT
+        code = "no_json" if first["type"] == "json_invalid" else "wrong_body"
+        error = ApiError(400, code, message)
     elif not isinstance(error, ApiError):
         assert isinstance(error, HTTPException)
-        code = {404: "unknown_path", 405: "wrong_method"}.get(error.status_code, "refused")
-        message = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
-        error = ApiError(error.status_code, code, message)
-    return reply(error.body(), error.status_code)
+        status = error.status_code
+        code = {400: "no_json", 404: "unknown_path", 405: "wrong_method"}.get(status, "refused")
+        nothing = f"there is nothing for {request.method} {request.url.path[:100]}; see GET /"
+        error = ApiError(status, code, _NO_OBJECT if status == 400 else nothing)
+    response = reply(error.body(), error.status_code)
+    if error.status_code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 async def _defect(request: Request, error: Exception) -> Response:
@@ -502,151 +316,48 @@ async def _defect(request: Request, error: Exception) -> Response:
 class AccessMiddleware:
     """The checks of every request, those of MCP too.
 
-    - With a token, a request without it is refused. Without one the server listens on this machine
-      only, and a request must name this server as its host and, from a browser, as its origin: a
-      page of another site, or of another server on this machine, could otherwise reach it.
-    - A request that declares a larger body than is allowed is refused before it is read.
-    - The bytes of larger requests, as they arrive, and of larger replies are counted as in flight,
-      and what does not fit is refused.
-    - An exception becomes a reply of one line, never a traceback.
+    With a token, a request without it is refused. Without one the server listens on this machine
+    only, and a request must name this server as its host and, from a browser, as its origin: a page
+    of another site, or of another server on this machine, could otherwise reach it. A body of more
+    than `max_request_bytes` is refused.
     """
 
-    _app: ASGIApp
-    _options: ServerOptions
-    _in_flight: BytesInFlight
+    app: ASGIApp
+    options: ServerOptions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
         if scope["type"] != "http":
+            await self.app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send, self._in_flight)
-        try:
-            headers = Headers(scope=scope)
-            self._check(headers, scope)
-            size = _length(headers)
-            if size > self._options.max_request_bytes:
-                message = f"a body has at most {self._options.max_request_bytes} bytes"
-                raise ApiError(413, "too_large", message)
-            await self._app(scope, exchange.receive, exchange.send)
-        except ApiError as refusal:
-            await exchange.refuse(refusal.body(), refusal.status_code, refusal.headers)
-        except ClientDisconnect:
-            pass  # The client has gone while it sent its request, and reads no reply.
-        except Exception:
-            _LOG.exception("a request failed")
-            await exchange.refuse(_DEFECT, 500)
-        finally:
-            exchange.end()
+        arrived, most = 0, self.options.max_request_bytes
 
-    def _check(self, headers: Headers, scope: Scope) -> None:
-        token = self._options.token
-        if token:
+        async def bounded() -> Message:
+            nonlocal arrived
+            message = await receive()
+            arrived += len(message.get("body", b""))
+            if arrived > most:
+                raise ApiError(413, "too_large", f"a body has at most {most} bytes")
+            return message
+
+        if refusal := self._denial(Headers(scope=scope), scope["server"][1]):
+            await (await _refusal(Request(scope), refusal))(scope, receive, send)
+            return
+        with suppress(ClientDisconnect):  # while it sent its request: it reads no reply
+            await self.app(scope, bounded, send)
+
+    def _denial(self, headers: Headers, port: int) -> ApiError | None:
+        if token := self.options.token:
             authorization = headers.get("authorization", "").encode("latin-1", "replace")
             if secrets.compare_digest(authorization, f"Bearer {token}".encode()):
-                return
-            # A browser asks for a password, and is shown the page alone: it would send the
-            # password with requests that pages of others make, too.
-            page = scope["path"] == "/" and scope["method"] == "GET"
-            if page and secrets.compare_digest(_password(authorization), token.encode()):
-                return
+                return None
             message = "send the header Authorization: Bearer <token>, with the server's token"
-            refusal = ApiError(401, "no_token", message)
-            refusal.headers = {"WWW-Authenticate": "Basic" if page else "Bearer"}
-            raise refusal
-        port = scope["server"][1]
+            return ApiError(401, "no_token", message)
         addresses = {"host": f"//{headers.get('host', '')}", "origin": headers.get("origin")}
         for name, address in addresses.items():
             if address is not None and not _is_local(address, port):
-                message = (
-                    f"the {name} of the request is not this server, port {port} of this machine"
-                )
-                raise ApiError(403, "not_local", message)
-
-
-@dataclass(eq=False)
-class _Exchange:
-    """One request and its reply, which is sent as fast as the client reads it, so that the server
-    holds it once and not again in the connection's buffer."""
-
-    _scope: Scope
-    _receive: Receive
-    _send: Send
-    _in_flight: BytesInFlight
-    _arrived: int = 0
-    _counted: int = 0
-    _began: bool = False
-    _refused: bool = False
-
-    async def _count(self, size: int) -> None:
-        """Count bytes until the `end`, or refuse the request if there is no room for them."""
-        if self._in_flight.fits(size, self._counted):
-            self._in_flight.bytes += size
-            self._counted += size
-            return
-        message = (
-            f"{self._in_flight.bytes} bytes of requests and replies are under way, and with {size} "
-            f"more there would be more than {self._in_flight.limit}. Try again later."
-        )
-        await self.refuse(ApiError(503, "busy", message).body(), 503)
-        self._refused = True
-
-    def end(self) -> None:
-        """The request has been served."""
-        self._in_flight.bytes -= self._counted
-
-    async def refuse(
-        self, body: Mapping[str, Any], status: int, headers: Mapping[str, str] | None = None
-    ) -> None:
-        """Send a refusal, unless a reply has begun."""
-        if not self._began:
-            self._began = True
-            refusal = reply(body, status)
-            refusal.headers.update(headers or {})
-            await refusal(self._scope, self._receive, self._send)
-
-    async def receive(self) -> Message:
-        """ASGI's `receive`. The bytes of a larger body are counted as they arrive; where there is
-        no room for them, the application is left as if the client had gone."""
-        message = await self._receive()
-        size = len(message.get("body", b""))
-        before, self._arrived = self._arrived, self._arrived + size
-        if size and self._arrived > CHUNK:
-            await self._count(size if before > CHUNK else self._arrived)
-        return {"type": "http.disconnect"} if self._refused else message
-
-    async def send(self, message: Message) -> None:
-        """ASGI's `send`. A reply for which there is no room becomes a refusal."""
-        if message["type"] == "http.response.start" and not self._refused:
-            size = _length(Headers(raw=list(message.get("headers", ()))))
-            if size > CHUNK:
-                await self._count(size)
-        if self._refused:
-            return
-        self._began = True
-        body = message.get("body", b"")
-        if len(body) <= CHUNK:
-            await self._send(message)
-            return
-        for start in range(0, len(body), CHUNK):
-            part = {**message, "body": body[start : start + CHUNK]}
-            more = start + CHUNK < len(body)
-            await self._send({**part, "more_body": True} if more else part)
-
-
-def _length(headers: Headers) -> int:
-    """The number in `Content-Length`; 0 if there is none."""
-    text = headers.get("content-length", "")
-    return int(text[:20]) if text.isdecimal() else 0
-
-
-def _password(authorization: bytes) -> bytes:
-    """The password of basic authentication; empty if there is none."""
-    scheme, _, credentials = authorization.partition(b" ")
-    try:
-        return base64.b64decode(credentials).partition(b":")[2] if scheme == b"Basic" else b""
-    except ValueError:
-        return b""
+                message = f"the {name} is not this server, port {port} of this machine"
+                return ApiError(403, "not_local", message)
+        return None
 
 
 def _is_local(address: str, port: int) -> bool:
@@ -660,36 +371,6 @@ def _is_local(address: str, port: int) -> bool:
     return is_loopback(parts.hostname or "") and named == port
 
 
-class ReadingClients(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """uvicorn's protocol for clients that read what they are sent: a connection that takes nothing
-    for `READ_SECONDS` is dropped, and with it what it holds in memory."""
-
-    _dropping: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio. Writing pauses as soon as the system's own buffer is full."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.set_write_buffer_limits(high=0)
-        super().connection_made(transport)
-
-    def pause_writing(self) -> None:
-        """See asyncio: the client has not read all that was sent."""
-        super().pause_writing()
-        self._dropping = self.loop.call_later(READ_SECONDS, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """See asyncio: the client has read it."""
-        super().resume_writing()
-        if self._dropping is not None:
-            self._dropping.cancel()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio."""
-        super().connection_lost(exc)
-        if self._dropping is not None:
-            self._dropping.cancel()
-
-
 def http_server(service: Service) -> uvicorn.Server:
     """The server of all HTTP endpoints, which is not started yet. For a `TopK`, `/mcp` has
     BrowseComp-Plus's form of it."""
@@ -698,14 +379,10 @@ def http_server(service: Service) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             application(service, interface),
-            host=options.host,
-            port=options.port,
-            http=ReadingClients,
             # A session over SSE has two connections; the rest is for clients without sessions.
             limit_concurrency=2 * options.max_sessions + _MORE_CONNECTIONS,
             log_config=None,
             access_log=False,
-            backlog=BACKLOG,
             timeout_graceful_shutdown=_GRACE,
             ws="none",
         )

@@ -19,7 +19,6 @@ from mcp.server.lowlevel import Server
 from mcp.server.sse import SseServerTransport
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -29,7 +28,6 @@ from starlette.types import Receive, Scope, Send
 from soundingline.experiments.serve.sessions import (
     ANSWER,
     ApiError,
-    BytesInFlight,
     Service,
     answer_text,
 )
@@ -39,7 +37,6 @@ from soundingline.toolkit.runs.manifest import version_of
 SESSION_TOOLS = ("question", "submit_answer")
 _MESSAGES = "/messages/"
 _CONNECTION_HEADER = "mcp-session-id"
-_MAX_REPLIES = 32  # that wait for one SSE client; a session takes fewer calls at a time
 _HANDLE = {"type": "string", "description": "The session's handle."}
 _READS = types.ToolAnnotations(read_only_hint=True)
 _WRITES = types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
@@ -179,8 +176,8 @@ def mcp_routes(
         session_idle_timeout=options.idle_seconds,
         max_sessions=options.max_sessions,
     )
-    configured = _SseApp(McpTools(service, "tool", named=True), transport, service.in_flight)
-    sse = _SseApp(McpTools(service, interface, named=True), transport, service.in_flight)
+    configured = _SseApp(McpTools(service, "tool", named=True), transport)
+    sse = _SseApp(McpTools(service, interface, named=True), transport)
 
     async def post(scope: Scope, receive: Receive, send: Send) -> None:
         # The client may go while its message waits to be read.
@@ -219,50 +216,11 @@ class _SseApp:
 
     _tools: McpTools
     _transport: SseServerTransport
-    _in_flight: BytesInFlight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = self._tools.server(connected=True)
-        with anyio.CancelScope() as ending:
-            async with self._transport.connect_sse(scope, receive, send) as (reading, writing):
-                replies = _Replies(writing, self._in_flight, ending)
-                await server.run(reading, replies, server.create_initialization_options())
-        if ending.cancelled_caught:
-            await send({"type": "http.response.body", "body": b""})
-
-
-@dataclass(eq=False)
-class _Replies:
-    """The SDK's `WriteStream` of replies to an SSE client. Each waits here until the client has
-    read the one before; a client that lets too much wait loses its connection."""
-
-    _stream: Any
-    _in_flight: BytesInFlight
-    _ending: anyio.CancelScope
-    _waiting: int = 0
-
-    async def send(self, message: SessionMessage, /) -> None:
-        result = getattr(message.message, "result", None) or {}
-        size = sum(len(part.get("text", "")) for part in result.get("content", ()))
-        if self._waiting and (self._waiting >= _MAX_REPLIES or not self._in_flight.fits(size)):
-            self._ending.cancel()
-            return
-        self._waiting += 1
-        self._in_flight.bytes += size
-        try:
-            await self._stream.send(message)
-        finally:
-            self._waiting -= 1
-            self._in_flight.bytes -= size
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def __aenter__(self) -> _Replies:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
+        async with self._transport.connect_sse(scope, receive, send) as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())
 
 
 async def serve_stdio(service: Service) -> None:

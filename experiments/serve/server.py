@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from soundingline.experiments.build import make, make_interface
+from soundingline.experiments.build import make, make_search_tool
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.naming import RANKING, factors, fingerprints
 from soundingline.experiments.pipeline import (
@@ -30,7 +30,7 @@ from soundingline.experiments.pipeline import (
     with_literature_tools,
 )
 from soundingline.experiments.recorded import recorded_option
-from soundingline.experiments.serve.sessions import BACKLOG, ServerOptions
+from soundingline.experiments.serve.sessions import ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify
 from soundingline.toolkit.data import DocumentStore, SearchBackend
@@ -45,12 +45,11 @@ from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.snippets import prepare as prepare_snippets
 
-if TYPE_CHECKING:  # none of it is in the core install
-    import uvicorn
-
+if TYPE_CHECKING:  # not in the core install
     from soundingline.experiments.serve.sessions import QuestionQueue, Service
 
 _GROUPS = (*RANKING, "tool")
+READ_SECONDS = 30.0  # in which a client must read something of what it was sent
 # Worker threads hold the interpreter for this long before the event loop gets its turn; the
 # default of 5 ms is longer than a short request takes.
 _SWITCH_SECONDS = 0.0005
@@ -66,7 +65,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
     for package in ("fastapi", "uvicorn", "mcp"):
         check_optional(package)
     config = settings.config
-    interface = make_interface(config.tool)
+    interface = make_search_tool(config.tool)
     folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
     if folder:
         check_kind(folder.path, SINGLE_RUN)
@@ -133,11 +132,12 @@ async def _serve(service: Service) -> None:
     options = service.options
     if options.stdio:
         await serve_stdio(service)
-        await service.close()
         return
     server = http_server(service)
     with listen(options.host, options.port) as listener, _ended_by_signals():
-        announcing = asyncio.create_task(_announce(server, options.host))
+        host, port = options.host, listener.getsockname()[1]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        notify(f"serving at {address}/ (MCP: {address}/mcp, and {address}/sse by SSE)")
         # uvicorn ends at a signal, which it receives in the main thread only; elsewhere, as in a
         # notebook, this task is cancelled, and uvicorn must still close its connections.
         serving = asyncio.ensure_future(server.serve([listener]))
@@ -147,8 +147,6 @@ async def _serve(service: Service) -> None:
             server.should_exit = True
             await serving
             raise
-        finally:
-            announcing.cancel()
 
 
 def make_service(
@@ -184,7 +182,7 @@ def make_service(
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
         raise InputError(
             f"cannot listen on {host} port={port}: {error.strerror or error}",
@@ -194,15 +192,10 @@ def listen(host: str, port: int) -> socket.socket:
     # would wait until the client's system acknowledges the headers, which takes 40 ms. asyncio sets
     # it only for sockets whose protocol is given.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux: it drops a client that does not read
+        milliseconds = round(1000 * READ_SECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listener
-
-
-async def _announce(server: uvicorn.Server, host: str) -> None:
-    while not server.started:
-        await asyncio.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    notify(f"serving at {address}/ (MCP: {address}/mcp, and {address}/sse by SSE)")
 
 
 @contextmanager

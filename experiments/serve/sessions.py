@@ -11,13 +11,14 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from queue import SimpleQueue
-from threading import Thread
 from typing import Annotated, Any, TypeVar
 
+import anyio
+from anyio import to_thread
 from starlette.exceptions import HTTPException
 
 from soundingline.agents.base import Episode
@@ -33,7 +34,6 @@ from soundingline.toolkit.search.tool import ToolResult
 from soundingline.toolkit.trajectory import Trajectory
 
 TOKEN = "SOUNDINGLINE_TOKEN"  # the environment variable of `token`
-BACKLOG = 2048
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,12 @@ class ServerOptions:
     max_calls: Annotated[int, "tool calls of one question"] = 1000
     max_request_bytes: Annotated[int, "size of the body of a request"] = 1_000_000
     max_result_bytes: Annotated[int, "size of the body of a reply"] = 32_000_000
-    max_bytes_in_flight: Annotated[
-        int, "size of all larger requests and replies under way; more is refused with status 503"
-    ] = 256_000_000
     token: str | None = field(default_factory=lambda: os.environ.get(TOKEN) or None)
 
     def check(self) -> None:
         """`InputError` for the first value that is impossible."""
         check_int("port", self.port, ge=0, le=65535)
-        counts = ("threads", "max_sessions", "max_calls", "max_request_bytes")
-        for name in (*counts, "max_bytes_in_flight"):
+        for name in ("threads", "max_sessions", "max_calls", "max_request_bytes"):
             check_int(name, getattr(self, name))
         check_number("idle_seconds", self.idle_seconds, gt=0)
         if not self.client.strip() or not self.client.isprintable():
@@ -95,9 +91,7 @@ ANSWER = (  # how clients are told to send an answer
     "The short exact answer, with explanation and confidence beside it; or one text with the three "
     "lines `Explanation:` (which cites documents as [docid]), `Exact Answer:` and `Confidence:`."
 )
-CHUNK = 65_536  # bytes that a connection takes at a time; smaller bodies are not counted
 _LOG = logging.getLogger(__name__)
-_MAX_PENDING = 2000  # pieces of work that run or wait
 _MAX_WAITING = 16  # calls that wait for one session
 _NO_TOPIC = Topic("", "")
 _NO_QUESTION = "there is no question yet: call question first, and send its session"
@@ -147,108 +141,6 @@ def answer_text(answer: str, explanation: str = "", confidence: float | None = N
     return format_answer(explanation, answer, confidence)
 
 
-@dataclass(eq=False)
-class BytesInFlight:
-    """The bytes of requests and replies that are under way, at most `limit` together. One that is
-    larger by itself is served while it is alone. Used on the event loop only."""
-
-    limit: int
-    bytes: int = 0
-
-    def fits(self, size: int, own: int = 0) -> bool:
-        """Whether there is room for so many bytes more of a request that has its `own` already."""
-        return self.bytes == own or self.bytes + size <= self.limit
-
-
-class Threads:
-    """Runs searches in `count` threads, which are started here: starting one delays every request.
-    A result goes straight to the event loop's future; with an executor's future and its lock
-    between them, handing work over takes twice as long. Used on the event loop only."""
-
-    def __init__(self, count: int) -> None:
-        self._queue: SimpleQueue[_Work] = SimpleQueue()
-        self._threads = [
-            Thread(target=_run_queued, args=(self._queue,), name=f"search_{number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._pending = 0
-        self._free = asyncio.Semaphore(count)
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    async def run(self, function: Callable[[], T]) -> T:
-        """What `function` returns or raises, in a thread. A thread starts nothing new before the
-        event loop has taken its result, so that at most `count` results wait for the loop."""
-        if self._pending >= _MAX_PENDING:
-            raise ApiError(503, "busy", "the server has too much to do. Try again later.")
-        self._pending += 1
-        try:
-            async with self._free:
-                loop = asyncio.get_running_loop()
-                future: asyncio.Future[T] = loop.create_future()
-                self._queue.put((loop, future, function))
-                return await future
-        finally:
-            self._pending -= 1
-
-    async def complete(self, work: Coroutine[Any, Any, T]) -> T:
-        """Complete work that has begun even if its client has gone: two calls must not use a
-        session at the same time, and an answer must not be lost."""
-        task = self.task(work)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # asyncio complains of an exception that nobody retrieves.
-            task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            raise
-
-    def task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin work that `close` waits for."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def close(self) -> None:
-        """Wait for what has begun, and drop what waits for a thread."""
-        while tasks := list(self._tasks):
-            await asyncio.gather(*tasks, return_exceptions=True)
-            # From Python 3.12 on, `gather` does not let the loop call back where all have ended.
-            self._tasks.difference_update(tasks)
-        while not self._queue.empty():
-            self._queue.get()
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            thread.join()
-
-
-# The loop and the future of the result, and the work; None ends a thread.
-_Work = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[[], Any]] | None
-
-
-def _run_queued(queue: SimpleQueue[_Work]) -> None:
-    while (work := queue.get()) is not None:
-        loop, future, function = work
-        outcome: tuple[Any, BaseException | None]
-        try:
-            outcome = (function(), None)
-        except BaseException as error:
-            outcome = (None, error)
-        loop.call_soon_threadsafe(_settle, future, *outcome)
-        del work, future, function, outcome  # while the thread waits, it holds none of them
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # cancelled: nobody waits for it
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
 class QuestionQueue:
     """The questions, of all `topics`, that a run has not answered yet. No two sessions have the
     same question at the same time. Used on the event loop only, except that files are written in a
@@ -286,7 +178,7 @@ class QuestionQueue:
 
     async def record(self, trajectory: Trajectory) -> None:
         """Write a trajectory, which completes its question."""
-        await asyncio.to_thread(self.folder.write, trajectory)
+        await to_thread.run_sync(self.folder.write, trajectory)
         self._under_way.discard(trajectory.qid)
         self.answered += trajectory.status != "failed"
 
@@ -295,7 +187,7 @@ class QuestionQueue:
 class ClientSession:
     """One client's session: its tools, and the question that it answers. `tool` is the tool as
     configured, of which each question gets a copy with its own state. Nobody can guess the
-    `handle`. The call that is served holds `turn`; `waiting` counts the calls that are served or
+    `handle`. The request that is served holds `turn`; `waiting` counts those that are served or
     wait for it. A session that was `left` has lost its connection, so that only search ids lead to
     it."""
 
@@ -310,11 +202,6 @@ class ClientSession:
     closed: bool = False
     left: bool = False
     used: float = field(default_factory=time.monotonic)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a call is served or waits."""
-        return self.waiting > 0 or self.turn.locked()
 
 
 class SessionTable:
@@ -339,7 +226,7 @@ class SessionTable:
         if len(self) < self._limit:
             return
         self.close_idle()
-        left = [each for each in self._open.values() if each.left and not each.busy]
+        left = [each for each in self._open.values() if each.left and not each.waiting]
         if len(self) >= self._limit and left:
             self.close(left[0])
         if len(self) >= self._limit:
@@ -404,7 +291,7 @@ class SessionTable:
         """Close the sessions that are unused for too long."""
         oldest = time.monotonic() - self._idle_seconds
         for session in list(self._open.values()):
-            if session.used < oldest and not session.busy:
+            if session.used < oldest and not session.waiting:
                 self.close(session)
 
     async def close_idle_forever(self) -> None:
@@ -443,9 +330,8 @@ class Service:
         self.options = options
         self.questions = questions
         self.ledger = ledger or Ledger()
-        self.in_flight = BytesInFlight(options.max_bytes_in_flight)
         self._backend_of = backend
-        self._threads = Threads(options.threads)
+        self._threads = anyio.CapacityLimiter(options.threads)
         self.sessions = SessionTable(options.max_sessions, options.idle_seconds, self._ended)
 
     def open(
@@ -469,19 +355,9 @@ class Service:
         _, _, handle = search_id.rpartition("@") if isinstance(search_id, str) else ("", "", "")
         return self.sessions.find(handle)
 
-    async def close(self) -> None:
-        """Let what has begun end. Trajectories that were being written are on disk."""
-        await self._threads.close()
-
     def specs(self, interface: str) -> list[dict[str, Any]]:
         """The schemas of an interface's tools."""
         return self.tool(interface).specs()
-
-    async def call(
-        self, session: ClientSession, name: str, arguments: Any, reasoning: str = ""
-    ) -> ToolResult:
-        """Serve a tool call of a session. `reasoning` is what the agent thought before it."""
-        return await self._threads.complete(self._call(session, name, arguments, reasoning))
 
     async def run(self, function: Callable[[], T]) -> T:
         """What `function`, which belongs to no session, returns, in a thread; `ApiError` for what
@@ -494,47 +370,55 @@ class Service:
                 "to no session. Call question first, and send its session; or serve without name=.",
             )
         try:
-            return await self._threads.run(function)
+            return await to_thread.run_sync(function, limiter=self._threads)
         except ApiError:
             raise
         except Exception as error:
             raise _defect(error) from error
 
-    async def _call(
-        self, session: ClientSession, name: str, arguments: Any, reasoning: str
+    async def call(
+        self, session: ClientSession, name: str, arguments: Any, reasoning: str = ""
     ) -> ToolResult:
+        """Serve a tool call of a session. `reasoning` is what the agent thought before it."""
+        async with self._turn(session):
+            if session.calls >= self.options.max_calls:
+                raise ApiError(
+                    429,
+                    "out_of_calls",
+                    f"this session has made its {self.options.max_calls} calls. Give the answer, "
+                    "or open another session.",
+                )
+            session.calls += 1
+            session.episode.tool.reasoning = reasoning
+            return await self._serve(session, name, arguments)
+
+    @asynccontextmanager
+    async def _turn(self, session: ClientSession) -> AsyncIterator[None]:
+        """The session's turn for one request, which is completed even if its client has gone: two
+        calls must not use a session at the same time, and an answer must not be lost."""
         if session.waiting >= _MAX_WAITING:
             raise ApiError(429, "too_many_calls", "too many calls wait for this session")
         session.waiting += 1
         try:
-            async with session.turn:
-                self._check_open(session)
-                if session.calls >= self.options.max_calls:
-                    raise ApiError(
-                        429,
-                        "out_of_calls",
-                        f"this session has made its {self.options.max_calls} calls. Give the "
-                        "answer, or open another session.",
-                    )
-                session.calls += 1
-                session.episode.tool.reasoning = reasoning
-                return await self._serve(session, name, arguments)
+            with anyio.CancelScope(shield=True):
+                async with session.turn:
+                    if session.closed:
+                        raise ApiError(404, "unknown_session", "this session has been closed")
+                    if self.questions is not None and session.topic is None:
+                        raise ApiError(409, "no_question", _NO_QUESTION)
+                    yield
         finally:
             session.waiting -= 1
             session.used = time.monotonic()
-
-    def _check_open(self, session: ClientSession) -> None:
-        if session.closed:
-            raise ApiError(404, "unknown_session", "this session has been closed")
-        if self.questions is not None and session.topic is None:
-            raise ApiError(409, "no_question", _NO_QUESTION)
+            if session.closed:
+                self._give_back(session)
 
     async def _serve(self, session: ClientSession, name: str, arguments: Any) -> ToolResult:
         # Nobody reads the messages if no run is recorded, and their texts would fill the memory.
         call = session.episode.call if self.questions is not None else session.episode.tool.call
         mapping = arguments if isinstance(arguments, Mapping) else {"arguments": arguments}
         try:
-            return await self._threads.run(lambda: call(name, mapping))
+            return await to_thread.run_sync(call, name, mapping, limiter=self._threads)
         except ApiError:
             raise
         except Exception as error:
@@ -572,12 +456,8 @@ class Service:
     async def submit(self, session: ClientSession, text: str) -> dict[str, Any]:
         """Record the session's answer, in the three-line format, and reply how it was read. It ends
         the question, whose trajectory is on disk when this returns."""
-        return await self._threads.complete(self._submit(session, text))
-
-    async def _submit(self, session: ClientSession, text: str) -> dict[str, Any]:
         questions = self._recorded()
-        async with session.turn:
-            self._check_open(session)
+        async with self._turn(session):
             episode, before = session.episode, len(session.episode.messages)
             try:
                 episode.finish(text)
@@ -607,14 +487,7 @@ class Service:
 
     def _ended(self, session: ClientSession) -> None:
         """Give the question of a closed session back, after the call that is under way."""
-
-        async def give_back_later() -> None:
-            async with session.turn:
-                self._give_back(session)
-
-        if session.turn.locked():
-            self._threads.task(give_back_later())
-        else:
+        if not session.waiting:
             self._give_back(session)
 
     def _give_back(self, session: ClientSession) -> None:

@@ -38,7 +38,7 @@ from soundingline.pipelines.index_folder import (
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.retrieve import RM3, QueryLikelihood
 from soundingline.toolkit.console import track
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, Runtime
 from soundingline.toolkit.files import atomic_folder, fingerprint
 
 NAME = "anserini"
@@ -66,9 +66,9 @@ class AnseriniEngine:
     """
 
     document_vectors: bool = True
-    jar: str | None = None
-    java_home: str | None = None
-    heap: str | None = None
+    jar: Runtime[str | None] = None
+    java_home: Runtime[str | None] = None
+    heap: Runtime[str | None] = None
     name: str = NAME
 
     @property

@@ -7,15 +7,15 @@ each (k1, b); one process does so, once, into a folder that appears when it is c
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,7 +33,7 @@ from soundingline.pipelines.index_folder import (
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import track
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
 from soundingline.toolkit.optional import check_optional, import_optional
 
@@ -56,7 +56,7 @@ class PisaEngine:
 
     analyzer: str = "english"
     algorithm: str = "maxscore"
-    threads: int = 1
+    threads: Runtime[int] = 1
     name: str = NAME
     supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
 
@@ -75,13 +75,10 @@ class PisaEngine:
         checked = UniqueUnits(track(as_units(units), "indexing (pisa)"))
         with atomic_folder(Path(path)) as folder:
             index = pisa.PisaIndex(str(folder / _INDEX), text_field="toks", stemmer="none")
-            logger, pisa.indexers._logger = pisa.indexers._logger, _SILENT
-            try:
-                with (folder / _UNITS).open("w", encoding="utf-8") as names, ExitStack() as native:
-                    rows = _rows(checked, analyzer, names, native)
-                    index.toks_indexer("toks", scale=1).index(rows)
-            finally:
-                pisa.indexers._logger = logger
+            with (folder / _UNITS).open("w", encoding="utf-8") as names, ExitStack() as native:
+                native.enter_context(_unlogged())
+                rows = _rows(checked, analyzer, names, native)
+                index.toks_indexer("toks", scale=1).index(rows)
             total = checked.finish()
             if index.num_docs() != total:
                 raise RuntimeError(f"PISA indexed {index.num_docs()} of {total} units")
@@ -215,21 +212,27 @@ def _searcher(folder: Path, k1: float, b: float, depth: int, algorithm: str, thr
     )
 
 
-# In place of the library's logger, whose bars cannot be turned off.
-_SILENT = SimpleNamespace(info=lambda message: None, pbar=lambda items, **settings: items)
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without the lines that pyterrier_pisa logs, through the logger of ir_datasets."""
+    logger = logging.getLogger("ir_datasets")
+    was, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = was
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nothing on standard output and error, what C++ prints included."""
-    originals = os.dup(1), os.dup(2)
-    silence = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
+    with ExitStack() as restored:
+        sink = restored.enter_context(Path(os.devnull).open("w"))
+        restored.enter_context(redirect_stdout(sink))
+        restored.enter_context(redirect_stderr(sink))
+        for number in (1, 2):
+            original = os.dup(number)
+            restored.callback(os.close, original)
+            restored.callback(os.dup2, original, number)
+            os.dup2(sink.fileno(), number)
         yield
-    finally:
-        os.dup2(originals[0], 1)
-        os.dup2(originals[1], 2)
-        for handle in (*originals, silence):
-            os.close(handle)

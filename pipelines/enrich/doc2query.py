@@ -9,20 +9,17 @@ from functools import cached_property
 from typing import Any
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.enrich.phrases import PhraseSource, QueryContext, batches, clean_text
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
+    T5,
     Checkpoint,
-    Placement,
-    check_kind,
-    checkpoint_config,
-    checkpoint_fingerprint,
     t5_tokenizer,
-    within_memory,
 )
+from soundingline.pipelines.device import Placement, within_memory
+from soundingline.pipelines.enrich.phrases import PhraseSource, batches, clean_text
 from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import Runtime, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -70,7 +67,7 @@ class Doc2Query(PhraseSource):
     max_length: int = 512
     question_length: int = 64
     seed: int = 42
-    device: str | None = None
+    device: Runtime[str | None] = None
     dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -83,11 +80,11 @@ class Doc2Query(PhraseSource):
         self._computing = threading.Lock()
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         """Hash of the checkpoint, the tokenizer, the precision and the settings."""
         return fingerprint(
             "doc2query",
-            checkpoint_fingerprint(self.model, self.revision),
+            self._checkpoint.fingerprint,
             self._tokenizer.backend_tokenizer.to_str(),
             self._placed.precision,
             [self.phrases, self.top_k, self.max_length, self.question_length, self.seed],
@@ -115,15 +112,6 @@ class Doc2Query(PhraseSource):
                     questions = self._questions(text)
                     cache.put([((text,), questions)])
                 yield unit.unit_id, tuple(questions or ())
-
-    def for_queries(
-        self, queries: Sequence[QueryContext], collection: Collection
-    ) -> list[Sequence[str]]:
-        """`InputError`: questions are for documents."""
-        raise InputError(
-            "doc2query writes questions for documents, and not for queries",
-            do="set enrichment.query=null, or another source for it",
-        )
 
     def _questions(self, text: str) -> list[str]:
         torch, device = import_optional("torch"), self._placed.device
@@ -153,16 +141,13 @@ class Doc2Query(PhraseSource):
         return [question for question in questions if question]
 
     @cached_property
-    def _config(self) -> Any:
-        config = checkpoint_config(self.model, self.revision)
-        check_kind(config, self.model, ("t5",), "Doc2Query")
-        return config
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(T5, self.model, self.revision).checked()
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return t5_tokenizer(self.model, self.revision, self.tokenizer, self._config.vocab_size)
+        return t5_tokenizer(self._checkpoint, self.tokenizer)
 
     @cached_property
     def _network(self) -> Any:
-        checkpoint = Checkpoint(self.model, None, self.revision, automatic="AutoModelForSeq2SeqLM")
-        return checkpoint.load(self._placed.device, self._placed.dtype)[0]
+        return self._checkpoint.load(self._placed)

@@ -18,29 +18,28 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 import pyterrier as pt
+from numpy.typing import NDArray
 from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import Engine, RemoteEngine
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
-from soundingline.pipelines.enrich.phrases import (
-    PhraseSource,
-    QueryContext,
-    query_contexts,
-    weight_of,
-)
+from soundingline.pipelines.enrich.phrases import PhraseSource, weight_of
 from soundingline.pipelines.index_folder import read_manifest, write_manifest
 from soundingline.pipelines.lexical.analyzers import SEPARATOR
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.rewrite import QueryContext, query_contexts
 from soundingline.pipelines.stage import (
     Collection,
     Counts,
     Stage,
     add_note,
     as_pyterrier,
+    best_first,
     not_bound,
+    places_in,
 )
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.data import Unit
@@ -210,7 +209,7 @@ class Enrichment(Stage):
 
     A source of phrases for queries may give them weights, which multiply the counts of their terms,
     and exclusions (`WeightedPhrases`). Then the column `query_excluded` has the excluded phrases of
-    each query, and `before` puts the stage `Excluding` behind the retriever. The filter does not
+    each query, and `before` puts the stage `Excluding` after the retriever. The filter does not
     judge exclusions.
 
     Args:
@@ -377,10 +376,12 @@ class Enrichment(Stage):
                 "the enrichment has no filter, so tau changes nothing",
                 do="leave grid.tau null, or choose an enrichment with a filter",
             )
-        filters: dict[str, Any] = {
-            f"{side}_filter": replace(filter_, tau=tau) for side, filter_ in self._filters.items()
-        }
-        return replace(self, **filters)
+        query, corpus = self.query_filter, self.corpus_filter
+        return replace(
+            self,
+            query_filter=query and replace(query, tau=tau),
+            corpus_filter=corpus and replace(corpus, tau=tau),
+        )
 
     def with_weight(self, weight: float) -> Enrichment:
         """The stage with another weight, not bound."""
@@ -395,22 +396,38 @@ class Enrichment(Stage):
             QueryContext(text, query.qid) for (text, _), query in zip(sources, queries, strict=True)
         ]
         proposed = self.query.for_queries(read, self.collection) if self.query else [()] * len(read)
-        index = self.collection.index
         expansions, notes = [], []
-        for query, (_, name), of_query in zip(queries, sources, proposed, strict=True):
-            filter_ = self.query_filter or NO_FILTER
-            wanted = [phrase for phrase in of_query if weight_of(phrase) > 0]
-            excluded = tuple(phrase for phrase in of_query if weight_of(phrase) < 0)
-            decisions = filter_.decide(wanted, index, corpus_side=False)
-            self._counts.add(**Counter(_counted_as(decision.reason) for decision in decisions))
+        for query, (_, source), phrases in zip(queries, sources, proposed, strict=True):
+            decisions = self._decide([phrase for phrase in phrases if weight_of(phrase) > 0])
+            excluded = tuple(phrase for phrase in phrases if weight_of(phrase) < 0)
             expansions.append(self._expansion(query.text, decisions, excluded))
-            of_decisions = [decision.row() for decision in decisions]
-            row: dict[str, Any] = {"qid": query.qid, "query": query.text, "phrases": of_decisions}
-            if self.exclusions != "none":
-                row["excluded"] = excluded
-            notes.append(row if self.apply_to == "query" else {**row, "applied_to": name})
+            notes.append(self._note(query, source, decisions, excluded))
         add_note("enrichment", notes)
         return expansions
+
+    def _decide(self, phrases: Sequence[str]) -> list[FilterDecision]:
+        """The decision on each phrase of a query, counted."""
+        assert self.collection is not None
+        filter_ = self.query_filter or NO_FILTER
+        decisions = filter_.decide(phrases, self.collection.index, corpus_side=False)
+        self._counts.add(**Counter(_counted_as(decision.reason) for decision in decisions))
+        return decisions
+
+    def _note(
+        self,
+        query: QueryContext,
+        source: str,
+        decisions: Sequence[FilterDecision],
+        excluded: tuple[str, ...],
+    ) -> dict[str, Any]:
+        """What the record of a search has of a query."""
+        phrases = [decision.row() for decision in decisions]
+        note: dict[str, Any] = {"qid": query.qid, "query": query.text, "phrases": phrases}
+        if self.exclusions != "none":
+            note["excluded"] = excluded
+        if self.apply_to != "query":
+            note["applied_to"] = source
+        return note
 
     def _source(self, query: QueryContext) -> tuple[str, str]:
         """The text for which phrases are proposed, and which one it is (`APPLY_TO`)."""
@@ -431,21 +448,20 @@ class Enrichment(Stage):
     def _expansion(
         self, query: str, decisions: Sequence[FilterDecision], excluded: tuple[str, ...]
     ) -> Expansion:
+        """The terms of a query and of its kept phrases, counted by `form`."""
         assert self.collection is not None
-        index = self.collection.index
-        accepted = [decision for decision in decisions if decision.kept]
-        own: Counter[str] = Counter(index.analyzer.terms(query))
+        terms_of = self.collection.index.analyzer.terms
+        own: Counter[str] = Counter(terms_of(query))
+        kept = [decision for decision in decisions if decision.kept]
         if self.form == "published":
             own = Counter(own.keys())
-            joined = " ".join(decision.phrase for decision in accepted)
+            joined = " ".join(decision.phrase for decision in kept)
             # Each once, in an order that is the same in every process, because sums are rounded.
-            added: dict[str, float] = dict.fromkeys(index.analyzer.terms(joined), 1)
-        else:
-            added = {}
-            for decision in accepted:
-                phrase, terms = decision.phrase, decision.terms
-                for term in index.analyzer.terms(phrase) if self.form == "joined" else terms:
-                    added[term] = added.get(term, 0) + weight_of(phrase)
+            return Expansion(own, dict.fromkeys(terms_of(joined), 1), excluded)
+        added: dict[str, float] = {}
+        for phrase, terms in ((decision.phrase, decision.terms) for decision in kept):
+            for term in terms_of(phrase) if self.form == "joined" else terms:
+                added[term] = added.get(term, 0) + weight_of(phrase)
         return Expansion(own, added, excluded)
 
 
@@ -487,29 +503,36 @@ class Excluding(Stage):
         excluded = dict(zip(inp["qid"].tolist(), inp[_EXCLUDED].tolist(), strict=True))
         ranking = self.retriever.transform(inp).drop(columns=_EXCLUDED)
         docnos, scores = ranking["docno"].to_numpy(), ranking["score"].to_numpy(copy=True)
-        accepted = np.ones(len(ranking), np.bool_)
-        index = self.retriever.index
+        kept = np.ones(len(ranking), np.bool_)
         groups, qids = pd.factorize(ranking["qid"])
         for group, qid in enumerate(qids):
             if not (phrases := excluded[qid]):
                 continue
             rows = np.flatnonzero(groups == group)
-            numbers = index.docnos.numbers(docnos[rows].tolist())
+            numbers = self.retriever.index.docnos.numbers(docnos[rows].tolist())
             if self.rule == "filter":
-                parsed = ParsedQuery("", (), phrases)
-                passed = Filter(parsed, index, index.texts_for(self.retriever)).first(numbers)
-                accepted[np.delete(rows, passed)] = False
+                kept[rows] = self._without(phrases, numbers)
             else:
-                terms = Counter(term for each in phrases for term in index.analyzer.terms(each))
-                model = self.retriever.for_question(qid)
-                [parts] = index.score([terms], [numbers], model)
-                scores[rows] -= self.weight * parts
-        order = np.lexsort((-scores, groups))  # stable: equal scores keep their order
-        order = order[accepted[order]]
-        left = groups[order]
-        ranks = np.arange(len(order)) - np.searchsorted(left, left)
-        out = ranking.iloc[order].assign(score=scores[order], rank=ranks)
-        return out.reset_index(drop=True)
+                scores[rows] -= self.weight * self._scores(qid, phrases, numbers)
+        ranking = ranking.assign(score=scores)[kept]
+        order, queries = best_first(ranking, by_score=True)
+        return ranking.iloc[order].assign(rank=places_in(queries)).reset_index(drop=True)
+
+    def _without(self, phrases: Sequence[str], numbers: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether the text of each unit has none of the phrases."""
+        index = self.retriever.index
+        texts = index.texts_for(self.retriever)
+        passed = Filter(ParsedQuery("", (), tuple(phrases)), index, texts).first(numbers)
+        kept = np.zeros(len(numbers), np.bool_)
+        kept[passed] = True
+        return kept
+
+    def _scores(self, qid: str, phrases: Sequence[str], numbers: NDArray[np.int32]) -> Any:
+        """The BM25 score of each unit for the terms of the phrases."""
+        index = self.retriever.index
+        terms = Counter(term for phrase in phrases for term in index.analyzer.terms(phrase))
+        [scores] = index.score([terms], [numbers], self.retriever.for_question(qid))
+        return scores
 
 
 def _counted_as(reason: str) -> str:

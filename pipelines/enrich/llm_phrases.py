@@ -22,7 +22,6 @@ from soundingline.pipelines.enrich.phrases import (
     KEY,
     LEFT_OUT,
     PhraseSource,
-    QueryContext,
     WeightedPhrase,
     batches,
     clean,
@@ -33,17 +32,19 @@ from soundingline.pipelines.prompting import (
     PROMPTS,
     TASKS,
     CachedLLM,
+    LlmStep,
     PromptTemplate,
     Reply,
     json_answer,
     json_object,
     read_prompt,
 )
-from soundingline.pipelines.stage import Collection, Counts
+from soundingline.pipelines.rewrite import QueryContext
+from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.blocking import BlockingModel, identity
+from soundingline.toolkit.llm.blocking import identity
 from soundingline.toolkit.llm.prompts import json_values
 
 METHODS: Mapping[str, tuple[str, ...]] = {
@@ -60,19 +61,8 @@ _TERM = {"term": {"type": "string"}, "weight": {"type": "number"}}
 _LIST_OF_TERMS = {"type": "array", "items": json_object(_TERM)}
 
 
-def model_of(collection: Collection) -> BlockingModel:
-    """The language model of a collection; `InputError` if it has none."""
-    model: BlockingModel | None = collection.model
-    if model is None:
-        raise InputError(
-            "phrases of a language model need one, and the collection has none",
-            do="choose llm@enrichment_llm=... (or llm=...)",
-        )
-    return model
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class LlmSource(PhraseSource):
+class LlmSource(LlmStep, PhraseSource):
     """Base of the sources that ask the language model of the collection: one prompt for each text.
 
     Replies are cached by model, sampling settings and prompt, so that a changed text, prompt or
@@ -80,27 +70,12 @@ class LlmSource(PhraseSource):
     with the next seed.
     """
 
-    needs_llm: ClassVar[bool] = True
-    counted: ClassVar[tuple[str, ...]] = ()
-    """Names of the counts of texts and phrases."""
-
     def __post_init__(self) -> None:
-        self._counts = Counts(*self.counted, "asked", "retried", "shared")
-        self._llm = CachedLLM(
-            name="enrichment",
-            parts=["enrichment"],
-            is_empty=self.is_empty,
-            counts=self._counts,
-            settings=self.settings(),
-        )
+        self.prepare_llm("enrichment", ["enrichment"], settings=self.settings())
 
     def settings(self) -> Mapping[str, Any]:
         """Sampling settings of each request, beyond those of the model."""
         return {}
-
-    @abstractmethod
-    def is_empty(self, answer: str) -> bool:
-        """Whether nothing can be read from an answer."""
 
     @abstractmethod
     def query_prompt(self, query: str) -> str:
@@ -110,23 +85,16 @@ class LlmSource(PhraseSource):
     def read(self, reply: Reply) -> Sequence[str]:
         """The phrases in a reply, which may be an error."""
 
-    @property
-    def counts(self) -> Mapping[str, float]:
-        """The counts that the class names; prompts `asked`, `retried`, and `shared` with another
-        thread's request; with a cache `cache_hits` and `cache_misses`."""
-        return self._counts()
-
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
         """Request the phrases of each query, or read them from the cache."""
         prompts = [self.query_prompt(query.text) for query in queries]
-        qids = {prompt: query.qid for prompt, query in zip(prompts, queries, strict=True)}
-        replies = self._bound_llm(collection).replies(qids)
-        return [self.read(replies[prompt]) for prompt in prompts]
+        replies = self.ask(prompts, [query.qid for query in queries], collection)
+        return list(map(self.read, replies))
 
     def _bound_llm(self, collection: Collection) -> CachedLLM:
-        return self._llm.of(model_of(collection), collection.caches)
+        return self._llm.of(*self.model_and_cache(collection))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -139,7 +107,7 @@ class ModelPhrases(LlmSource):
     no phrase.
 
     The `counts` are `texts`; of these `unreadable`, `refused`, and those with `no_phrase`; phrases
-    that were left out (see `LEFT_OUT`); and those of `LlmSource`.
+    that were left out (see `LEFT_OUT`); and those of `LlmStep`.
 
     Args:
         task: Selects the package's prompt, one of `TASKS`: documents and queries of
@@ -210,11 +178,12 @@ class ModelPhrases(LlmSource):
             for batch in batches(unit_ids, _BATCH):
                 units = self.missing(collection.texts(batch), collection)
                 missing.extend(unit.unit_id for unit in units)
-        return fingerprint(self.fingerprint, self._llm.key(model_of(collection)), missing)
+        model, _ = self.model_and_cache(collection)
+        return fingerprint(self.fingerprint, self._llm.key(model), missing)
 
     def provenance(self, collection: Collection) -> Mapping[str, Any]:
         """See `PhraseSource`; with the model, its settings and a hash of the prompt."""
-        model = model_of(collection)
+        model, _ = self.model_and_cache(collection)
         prompt = self._templates["document"].text if "document" in self._templates else ""
         return {
             **super().provenance(collection),
@@ -268,13 +237,11 @@ class ModelPhrases(LlmSource):
         document has an account of its own in the ledger, which stays in memory. Yields the
         document, its phrases, and the code of the error instead of an answer (or an empty string).
         """
-        llm = self._bound_llm(collection)
 
         def ask(batch: list[Unit]) -> list[tuple[Unit, Reply]]:
-            prompts = [self.document_prompt(unit) for unit in batch]
             owners = [unit.unit_id if accounts else "" for unit in batch]
-            replies = llm.replies(dict(zip(prompts, owners, strict=True)))
-            return [(unit, replies[prompt]) for unit, prompt in zip(batch, prompts, strict=True)]
+            replies = self.ask([*map(self.document_prompt, batch)], owners, collection)
+            return list(zip(batch, replies, strict=True))
 
         for answered in _two_at_once(ask, batches(units, _BATCH)):
             for unit, reply in answered:
@@ -371,18 +338,21 @@ class WeightedPhrases(ModelPhrases):
         phrases, left_out = clean(usable, self.phrases, self.words)
         bad = weighted.count(None)
         self._counts.add(texts=1, no_phrase=not phrases, bad_weight=bad, **left_out)
-        if self.exclusions == "none":
-            return phrases
-        # The exclusions are those of the last JSON object that has keywords.
-        objects = [v for v in json_values(reply.text) if isinstance(v, dict) and KEY in v]
-        exclude = objects[-1].get(_EXCLUDE) if objects else None
-        exclude = exclude if isinstance(exclude, list) else []
-        excluded, left_out = clean(exclude, _MOST_EXCLUDED, self.words)
+        return phrases if self.exclusions == "none" else (*phrases, *self._excluded(reply.text))
+
+    def _excluded(self, answer: str) -> list[WeightedPhrase]:
+        """The exclusions of the last JSON object of an answer that has keywords, cleaned and
+        counted."""
+        objects = [v for v in json_values(answer) if isinstance(v, dict) and KEY in v]
+        listed = objects[-1].get(_EXCLUDE) if objects else None
+        excluded, left_out = clean(
+            listed if isinstance(listed, list) else [], _MOST_EXCLUDED, self.words
+        )
         self._counts.add(exclusions=len(excluded), **left_out)
-        return (*phrases, *(WeightedPhrase(text, -1.0) for text in excluded))
+        return [WeightedPhrase(text, -1.0) for text in excluded]
 
     def _weighted(self, entry: Any) -> Any:
-        """A `WeightedPhrase`, what is no phrase as it is, or None for an impossible weight."""
+        """A `WeightedPhrase`, what is not a phrase as it is, or None for an impossible weight."""
         if not isinstance(entry, dict):
             return entry
         term, weight = entry.get("term"), entry.get("weight", 1.0)
@@ -412,7 +382,7 @@ class ModelText(LlmSource):
     Both methods guess the answer by their nature, which the measure `phrases_with_answer` counts.
     An empty reply is requested once more and then counts as no text. Documents have no texts.
 
-    The `counts` are `texts`; of these `empty` and `refused`; and those of `LlmSource`.
+    The `counts` are `texts`; of these `empty` and `refused`; and those of `LlmStep`.
 
     Args:
         method: `hyde`, a passage that answers the query; or `chain_of_thought`, an answer with the
@@ -450,10 +420,6 @@ class ModelText(LlmSource):
         self._prompt = PromptTemplate(self.prompt, default, ("query",))
         super().__post_init__()
 
-    def is_empty(self, answer: str) -> bool:
-        """Whether an answer is white space."""
-        return not answer.strip()
-
     @property
     def fingerprint(self) -> str:
         """Hash of the prompt and the limit. The cache keys have the model and its sampling."""
@@ -462,15 +428,6 @@ class ModelText(LlmSource):
     def query_prompt(self, query: str) -> str:
         """The prompt for a query."""
         return self._prompt.filled({"query": query})
-
-    def for_documents(
-        self, units: Iterable[Unit], collection: Collection
-    ) -> Iterator[tuple[str, Sequence[str]]]:
-        """`InputError`: these texts are for queries."""
-        raise InputError(
-            f"{self.method} writes texts for queries, and not for documents",
-            do="set enrichment.corpus=null, or another source for it",
-        )
 
     def read(self, reply: Reply) -> Sequence[str]:
         """The text of a reply, cut and counted."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-import pandas as pd
 from pydantic import BaseModel
 
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import ByArguments, Collection, Counts, LazyValues, shared
 from soundingline.toolkit.benchmarks.formats import rows
 from soundingline.toolkit.console import notify
@@ -33,7 +33,7 @@ _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 class WeightedPhrase(str):
     """A phrase whose terms count `weight` times in the expansion of a query. A weight below 0 makes
-    it an exclusion, which is no part of the expansion."""
+    it an exclusion, which is not a part of the expansion."""
 
     weight: float
 
@@ -102,26 +102,6 @@ def _visible(text: str) -> str:
     return " ".join("".join(visible).split())
 
 
-class QueryContext(NamedTuple):
-    """A query, the id of its question, and the newest reasoning of its agent."""
-
-    text: str
-    qid: str = ""
-    reasoning: str = ""
-
-
-def query_contexts(frame: pd.DataFrame) -> list[QueryContext]:
-    """The queries of a frame with the columns `qid`, `query` and, if known, `reasoning`.
-    `InputError` if a query is not a text."""
-    texts = frame["query"].tolist()
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(f"a query is {text!r}", valid="text")
-    thoughts = frame["reasoning"].tolist() if "reasoning" in frame.columns else [""] * len(texts)
-    reasoning = [thought if isinstance(thought, str) else "" for thought in thoughts]
-    return list(map(QueryContext, texts, map(str, frame["qid"].tolist()), reasoning))
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class PhraseSource(ByArguments, ABC):
     """Proposes phrases for documents or for queries. Thread-safe.
@@ -156,17 +136,25 @@ class PhraseSource(ByArguments, ABC):
         """The origin of the phrases for readers, as JSON."""
         return {"kind": type(self).__name__, **self._arguments()}
 
-    @abstractmethod
     def for_documents(
         self, units: Iterable[Unit], collection: Collection
     ) -> Iterator[tuple[str, Sequence[str]]]:
-        """Unit id and phrases of each unit, in the order of the units."""
+        """Unit id and phrases of each unit, in the order of the units. `InputError` unless a
+        subclass has them."""
+        raise InputError(
+            f"{type(self).__name__} gives phrases for queries, and not for documents",
+            do="set enrichment.corpus=null, or another source for it",
+        )
 
-    @abstractmethod
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        """The phrases of each query; a `WeightedPhrase` carries a weight."""
+        """The phrases of each query; a `WeightedPhrase` carries a weight. `InputError` unless a
+        subclass has them."""
+        raise InputError(
+            f"{type(self).__name__} gives phrases for documents, and not for queries",
+            do="set enrichment.query=null, or another source for it",
+        )
 
 
 class PhraseRow(BaseModel):
@@ -231,8 +219,8 @@ class PhraseFile(PhraseSource):
                 valid=f'lines with ids of documents, as {{"id": "{unit_id}", "phrases": [...]}}',
             )
         if matched < len(by_id):
-            lacking = f"{len(by_id) - matched:,} of {len(by_id):,} ids of '{self.path}'"
-            notify(f"{lacking} are no document's; their phrases are left out")
+            others = f"{len(by_id) - matched:,} of {len(by_id):,} ids of '{self.path}'"
+            notify(f"{others} are not in the corpus; their phrases are left out")
 
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection

@@ -10,22 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.learned.retriever import continue_in_float32
-from soundingline.pipelines.learned.vectors import VectorRetriever
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
+    BODY,
     Checkpoint,
-    Placement,
-    check_length,
-    in_batches,
+    CheckpointKind,
     own_length,
+)
+from soundingline.pipelines.device import (
+    Placement,
+    in_batches,
     pack_linear_layers,
     padded,
-    readable,
-    stored_config,
-    stored_file,
     within_memory,
 )
-from soundingline.pipelines.stage import Collection, shared_property
+from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
+from soundingline.pipelines.learned.vectors import VectorEncoder, VectorEngine
+from soundingline.pipelines.stage import Collection, shared
+from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -34,6 +35,15 @@ Vectors = NDArray[np.float32]
 # The names of sentence-transformers.
 _POOLINGS = {"last": "lasttoken", "mean": "mean", "cls": "cls"}
 _PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+# Of a checkpoint without modules.json, the library would take the mean, which is seldom right.
+_POOLED = CheckpointKind(
+    "SentenceTransformer",
+    lambda checkpoint: checkpoint.stored_json("modules.json"),
+    "does not say how its vectors are pooled: there is no modules.json",
+    "pooling: last, mean, cls",
+    "set pooling as the model's authors say",
+    library="sentence_transformers",
+)
 
 
 class Side(NamedTuple):
@@ -46,9 +56,9 @@ class Side(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Dense(VectorRetriever):
-    """Ranks units by the dot product of one vector with that of the query (dense retrieval;
-    Karpukhin et al., EMNLP 2020). Columns, further arguments and errors as in `VectorRetriever`.
+class Dense(VectorEncoder):
+    """Encodes a text as one vector, whose dot product with that of the query ranks it (dense
+    retrieval; Karpukhin et al., EMNLP 2020). Columns, further arguments and errors as in `Encoder`.
 
     Args:
         base: The checkpoint of which `model` is a LoRA adapter. The default is the one that the
@@ -66,8 +76,8 @@ class Dense(VectorRetriever):
     Example:
         >>> prefixes = {"query_prefix": "query: ", "document_prefix": "passage: "}
         >>> dense = Dense("intfloat/e5-base-v2", **prefixes)
-        >>> dense.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
-        >>> pipe = dense.open(path).retriever() >> MaxP()  # doctest: +SKIP
+        >>> VectorEngine(dense).build(units, path)  # doctest: +SKIP
+        >>> pipe = dense >> VectorIndex(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     base: str | None = None
@@ -78,7 +88,7 @@ class Dense(VectorRetriever):
     normalise: bool = True
     document_max_length: int | None = None
 
-    name = "dense"
+    kind = "dense"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,19 +100,20 @@ class Dense(VectorRetriever):
                 valid=f"pooling: {', '.join(_POOLINGS)}",
                 do="say which token's vector is the text's; RepLLaMA's is the last",
             )
-        self._checkpoint = Checkpoint(self.model, self.base, self.revision)
         self._query_side = Side("query", self.query_prefix, self.query_max_length)
         self._document_side = Side("document", self.document_prefix, self.max_length)
 
-    @shared_property
-    def fingerprint(self) -> str:
+    def fingerprint_with(self, **of_index: Any) -> str:
         """`InputError` also for a checkpoint with fewer positions than a length that is set."""
-        if self.pooling is None:
-            _check_pooled(self.model, self.revision)
-        for setting in ("max_length", "query_max_length", "document_max_length"):
-            if (limit := getattr(self, setting)) is not None:
-                check_length(self._checkpoint.stored_config, self._checkpoint.whole, limit, setting)
-        return fingerprint("dense", self._checkpoint.fingerprint, self.settings)
+        names = ("max_length", "query_max_length", "document_max_length")
+        self._checkpoint.checked(**{name: getattr(self, name) for name in names})
+        return fingerprint("dense", self._checkpoint.fingerprint, {**self.settings, **of_index})
+
+    @property
+    @shared
+    def _checkpoint(self) -> Checkpoint:
+        kind = BODY if self.pooling else _POOLED
+        return Checkpoint(kind, self.model, self.revision, self.base)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -115,17 +126,17 @@ class Dense(VectorRetriever):
             "dtype": self.placement.precision,
         }
 
-    def index_in(self, collection: Collection) -> Any:
-        own = self._of_whole_documents if collection.whole_documents else self
-        return super(Dense, own).index_in(collection)
+    def of(self, collection: Collection) -> Dense:
+        return self._of_whole_documents if collection.whole_documents else self
 
-    @shared_property
+    @property
+    @shared
     def _of_whole_documents(self) -> Dense:
         longest = self.document_max_length
         return replace(self, max_length=longest, document_max_length=None) if longest else self
 
-    def read(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
-        return self._read(texts, self._document_side)
+    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
+        return self._tokenize(texts, self._document_side)
 
     def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
         """The vector of each document of a batch: float32 [dimensions]."""
@@ -135,24 +146,25 @@ class Dense(VectorRetriever):
         """The vector of each query: float32 [dimensions]."""
         if not texts:
             return []
-        items, lengths = self._read(texts, self._query_side)
+        items, lengths = self._tokenize(texts, self._query_side)
         vectors = partial(self._vectors, side=self._query_side)
         return in_batches(vectors, items, lengths, self.placement.batch_tokens)
 
-    def _read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
+    def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
         with self._computing:
-            return self._network.read([readable(text) for text in texts], side)
+            return self._network.tokenize([replace_surrogates(text) for text in texts], side)
 
     def _vectors(self, items: Sequence[Any], side: Side) -> Vectors:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
             return self._network.vectors(items, side)
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> _SentenceModel | _PooledModel:
         if self.pooling is not None:
             return _PooledModel(self._checkpoint, self.placement, self)
-        _check_pooled(self.model, self.revision)
-        loaded = self.load_from_library("SentenceTransformer")
+        loaded = self._checkpoint.load(self.placement)
+        pack_linear_layers(loaded[0])
         continue_in_float32(loaded)
         return _SentenceModel(loaded, self.normalise)
 
@@ -164,7 +176,7 @@ class _SentenceModel:
         self._model, self._normalise = loaded, normalise
         self._own = own_length(None, loaded.max_seq_length)
 
-    def read(self, texts: Sequence[str], side: Side) -> tuple[Sequence[str], list[int]]:
+    def tokenize(self, texts: Sequence[str], side: Side) -> tuple[Sequence[str], list[int]]:
         """The texts, and how many tokens of each the model reads."""
         prompt = side.prefix
         if prompt is None:
@@ -208,7 +220,7 @@ class _PooledModel:
                 do="set append_eos=false",
             )
         # The library's own pooling on top is not used.
-        self._network, _ = checkpoint.load(place.device, place.dtype, absent=("pooler.",))
+        self._network = checkpoint.load(place)
         pack_linear_layers(self._network)
         modules = import_optional("sentence_transformers.sentence_transformer.modules")
         self._pooling = modules.Pooling(
@@ -216,7 +228,7 @@ class _PooledModel:
         )
         self._normalise = recipe.normalise
 
-    def read(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
+    def tokenize(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
         """The token ids of each text and how many they are."""
         prefix = side.prefix or ""
         # The name of a special token in a text is text; in a prefix it is the token.
@@ -249,13 +261,4 @@ class _PooledModel:
         return vectors
 
 
-def _check_pooled(model: str, revision: str | None) -> None:
-    """`InputError` for a checkpoint that does not say how it is pooled: the library would take the
-    mean, which is seldom right."""
-    if not stored_file(model, "modules.json", revision):
-        stored_config(model, revision)  # raises for a model that does not exist
-        raise InputError(
-            f"'{model}' does not say how its vectors are pooled (no modules.json)",
-            valid="pooling: last, mean, cls",
-            do="set pooling as the model's authors say",
-        )
+dense_retriever = retriever_of(VectorEngine, Dense)

@@ -8,8 +8,8 @@
 
 A row is a token's vector, a unit's only vector, or a (term, weight) pair. A shard of a corpus has
 the folder <index>.encoding-2-of-4. Merging restores the order of the
-corpus, so that the index is that of a single process, but for the rounding of batches. An encoder
-is a `LearnedRetriever`, of which `model`, `fingerprint` and `encode` are used.
+corpus, so that the index is that of a single process, but for the rounding of batches. Of an
+`Encoder`, `model`, `fingerprint` and `encode` are used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from soundingline.pipelines.index_folder import (
     shard_number,
     shards_missing,
 )
-from soundingline.pipelines.models import readable
+from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
@@ -117,60 +117,66 @@ def encode_corpus(
     raises before there is a folder.
     """
     check_int("block_units", block_units)
+    own = {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint}
     if not folder.is_dir():
         encoder.encode([""])
-    content = {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint}
-    # A process killed at its very beginning may leave a hidden temporary file and nothing else.
-    if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        present = {name: _manifest(folder).get(name) for name in content}
-        if present != content:
-            here, own = (
-                ", ".join(f"{name} {value}" for name, value in each.items())
-                for each in (present, content)
-            )
-            raise InputError(
-                f"'{folder}' holds an encoding of {here}",
-                valid=f"one of {own}",
-                do="remove that folder, or name another",
-            )
-    write_json(folder / MANIFEST, {**_FORMAT, **content})
-    heads: list[_Head] = []
-    reused = encoded = 0
-    seconds = 1e-9
-    rest = iter(units)
+    _check_folder(folder, own)
+    write_json(folder / MANIFEST, {**_FORMAT, **own})
+    rest, heads, reused = iter(units), list[_Head](), 0
+    encoded, seconds = 0, 1e-9
     with progress_bar() as progress:
         description = f"encoding with {encoder.model}"
         task = progress.add_task(description, total=total or length_hint(units) or None, note="")
         while True:
             head = _finished(folder, len(heads))
-            part, left = [], float("inf") if head else block_characters
-            for unit in islice(rest, head.units if head else block_units):
-                part.append(unit)
-                left -= len(unit.title) + len(unit.text)
-                if left <= 0:
-                    break
+            sizes = (head.units, None) if head else (block_units, block_characters)
+            part = _taken(rest, *sizes)
             if not part:
                 break
-            digest = _digest(part)
+            digest, start = _digest(part), time.perf_counter()
             if head and head.digest == digest:
                 reused += 1
             else:
-                start = time.perf_counter()
                 head = _encode(part, encoder, folder, len(heads), digest)
-                seconds += time.perf_counter() - start
-                encoded += len(part)
+                encoded, seconds = encoded + len(part), seconds + time.perf_counter() - start
             heads.append(head)
-            note = f"{encoded / seconds:,.0f} units/s"
-            progress.update(task, advance=len(part), note=note)
+            progress.update(task, advance=len(part), note=f"{encoded / seconds:,.0f} units/s")
     for path in folder.iterdir():
         if path.name.isdecimal() and int(path.name) >= len(heads):
             shutil.rmtree(path)  # of a longer corpus
-    counts = {
-        name: sum(getattr(head, name) for head in heads) for name in ("units", "rows", "empty")
-    }
-    counts["blocks"] = len(heads)
-    write_json(folder / MANIFEST, {**_FORMAT, **content, "counts": counts})
+    counted = ("units", "rows", "empty")
+    counts = {name: sum(getattr(head, name) for head in heads) for name in counted}
+    write_json(folder / MANIFEST, {**_FORMAT, **own, "counts": {**counts, "blocks": len(heads)}})
     return Blocks(folder, reused=reused)
+
+
+def _check_folder(folder: Path, own: Mapping[str, str]) -> None:
+    """`InputError` for a folder that holds anything but an encoding of this encoder and corpus."""
+    # A process killed at its very beginning may leave a hidden temporary file and nothing else.
+    if not folder.is_dir() or all(path.name.startswith(".") for path in folder.iterdir()):
+        return
+    manifest = _manifest(folder)
+    if any(manifest.get(name) != value for name, value in own.items()):
+        here, valid = (
+            ", ".join(f"{name} {content.get(name)}" for name in own) for content in (manifest, own)
+        )
+        raise InputError(
+            f"'{folder}' holds an encoding of {here}",
+            valid=f"one of {valid}",
+            do="remove that folder, or name another",
+        )
+
+
+def _taken(units: Iterator[Unit], most: int, characters: int | None) -> list[Unit]:
+    """The next units of a block: `most`, or those up to the one that brings them to `characters`
+    characters (None: `most` in any case)."""
+    taken, left = [], float("inf") if characters is None else characters
+    for unit in islice(units, most):
+        taken.append(unit)
+        left -= len(unit.title) + len(unit.text)
+        if left <= 0:
+            break
+    return taken
 
 
 @contextmanager
@@ -321,7 +327,7 @@ def _digest(units: Sequence[Unit]) -> str:
 
 def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, digest: str) -> _Head:
     """Encode and write one block."""
-    arrays = encoder.encode([readable(unit.contents) for unit in units])
+    arrays = encoder.encode([replace_surrogates(unit.contents) for unit in units])
     for unit, rows in zip(units, arrays, strict=True):
         values = rows["weight"] if rows.dtype == SPARSE else rows
         if not np.isfinite(values).all():

@@ -1,17 +1,26 @@
-"""The base class of retrievers whose model encodes units and queries."""
+"""Encoders, the engines of their indexes, and the retriever that composes both."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 import threading
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
+import pandas as pd
+import pyterrier as pt
 from numpy.typing import NDArray
+from typing_extensions import Self
 
+from soundingline.pipelines.device import (
+    Placement,
+    in_batches,
+)
 from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
 from soundingline.pipelines.learned.encoding import (
@@ -22,35 +31,32 @@ from soundingline.pipelines.learned.encoding import (
     merged,
     missing_shards,
 )
-from soundingline.pipelines.models import (
-    NO_CODE,
-    Placement,
-    check_memory,
-    in_batches,
-    opening,
-    pack_linear_layers,
-    weight_bytes,
-    within_memory,
+from soundingline.pipelines.retrieve import Retriever, checked_texts
+from soundingline.pipelines.stage import (
+    ByArguments,
+    Collection,
+    LazyValues,
+    Stage,
+    shared,
 )
-from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import Collection, MadeOnce, shared_property
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 
 FEWEST = 8
 """Tokens of the smallest `max_length`: markers and prefixes leave room for a text."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LearnedRetriever(Retriever):
-    """Ranks an index of its own, which its collection opens, or builds if it is missing.
+class Encoder(Stage):
+    """Encodes queries and documents by a model.
 
-    The retriever is the `Engine` of that index, and encodes the units and the queries. The run's
-    engine does not matter. Columns and errors as in `Retriever`; `query_toks` is not searched.
+    As a transformer, it adds `query_vec` to a frame with the column `query`, and `doc_vec` to one
+    with `docno` and `text`, in front of which stands the `title` if there is one. These are the
+    columns of pyterrier_dr. Encoders that give terms weights add `query_toks` and `toks`, dicts of
+    terms to weights, as pyterrier_pisa reads them.
 
-    The model is loaded by the first text and shared by all bound copies; one thread at a time
-    computes. A vector or a weight depends on the other texts of its batch by rounding alone.
+    The model is loaded by the first text and shared by all copies; one thread at a time computes. A
+    vector or a weight depends on the other texts of its batch by rounding alone.
 
     `InputError` for arguments out of range, and for a checkpoint that cannot be loaded, is of
     another kind, or does not fit into memory.
@@ -60,41 +66,43 @@ class LearnedRetriever(Retriever):
         revision: A branch, tag or commit on the hub.
         max_length: Tokens that hold a text. The default is the length for which the checkpoint was
             made.
-        device, dtype: See `soundingline.pipelines.models.choose_device` and `choose_dtype`.
+        device, dtype: See `soundingline.pipelines.device.choose_device` and `choose_dtype`.
         batch_tokens: Tokens of a batch, padding included: 2048 on a CPU and 16,384 on a GPU.
     """
 
     model: str = field(kw_only=False)
     revision: str | None = None
     max_length: int | None = None
-    device: str | None = None
+    device: Runtime[str | None] = None
     dtype: str | None = None
-    batch_tokens: int | None = None
+    batch_tokens: Runtime[int | None] = None
 
     extra = "learned"
-    supports: ClassVar[frozenset[str]] = frozenset()
-    matching: ClassVar[str] = "learned"
+    kind: ClassVar[str]
+    """Of model; the name of its engine."""
+    query_column: ClassVar[str] = "query_vec"
+    document_column: ClassVar[str] = "doc_vec"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.max_length is not None:
             check_int("max_length", self.max_length, ge=FEWEST)
         self.placement = Placement(self.device, self.dtype, self.batch_tokens)
-        self._shared = MadeOnce()
-
-    def _lasting(self, argument: str) -> tuple[str, ...]:
-        # The model does not depend on the arguments that all retrievers have.
-        return ("_shared",) if argument in Retriever.__dataclass_fields__ else ()
+        self._shared = LazyValues()
 
     @property
-    @abstractmethod
+    @shared
     def fingerprint(self) -> str:
-        """Hash of the checkpoint's content and of every argument that changes the index. The
+        """Hash of the checkpoint's content and of every argument that changes what is encoded. The
         precision is one of them: an index that a GPU made in bfloat16 is searched elsewhere with
         dtype=bfloat16."""
+        return self.fingerprint_with()
 
     @abstractmethod
-    def read(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
+    def fingerprint_with(self, **of_index: Any) -> str:
+        """The same with arguments of an index of what is encoded."""
+
+    @abstractmethod
+    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
         """What `encode_batch` takes for each text, and how many tokens of it the model reads,
         special ones included."""
 
@@ -104,10 +112,78 @@ class LearnedRetriever(Retriever):
         [dimensions] of a single-vector model, [tokens, dimensions] of a multi-vector model, [terms]
         of `SPARSE` by ascending term for a learned sparse model."""
 
-    @property
     @abstractmethod
+    def encode_queries(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Each query: float32 [dimensions], of a multi-vector model [tokens, dimensions], of a
+        learned sparse model a dict of terms to weights."""
+
+    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        """The array of each text, computed in batches of similar length; see `encode_batch`."""
+        if not texts:
+            return []
+        items, lengths = self.tokenize(texts)
+        return in_batches(self.encode_batch, items, lengths, self.placement.batch_tokens)
+
+    def encode_documents(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Each text as a value of `document_column`."""
+        return self.encode(texts)
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        with pt.validate.any(inp) as valid:
+            valid.query_frame(extra_columns=["query"])
+            valid.document_frame(extra_columns=["text"])
+            valid.columns(includes=["query"])
+            valid.columns(includes=["docno", "text"])
+        added = {}
+        if "query" in inp.columns:
+            added[self.query_column] = self.encode_queries(checked_texts(inp["query"]))
+        if {"docno", "text"} <= set(inp.columns):
+            texts = [unit.contents for unit in as_units(inp)]
+            added[self.document_column] = self.encode_documents(texts)
+        columns = {
+            name: pd.Series(list(values), inp.index, object) for name, values in added.items()
+        }
+        return inp.assign(**columns)
+
+    def of(self, collection: Collection) -> Encoder:
+        """The encoder of the units of a collection."""
+        return self
+
+    @property
+    @shared
+    def _computing(self) -> threading.Lock:
+        return threading.Lock()
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LearnedEngine(ByArguments):
+    """Builds and opens the index of an encoder, as an `Engine`.
+
+    `InputError` for a checkpoint that cannot be loaded.
+    """
+
+    encoder: Encoder = field(kw_only=False)
+
+    supports: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def name(self) -> str:
+        return self.encoder.kind
+
+    @property
+    def placement(self) -> Placement:
+        """Where the encoder computes."""
+        return self.encoder.placement
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the encoder and of every argument that changes the index."""
+        return self.encoder.fingerprint
+
+    @property
     def index_kind(self) -> str:
         """The kind of the index in its manifest."""
+        return self.name
 
     @abstractmethod
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
@@ -117,7 +193,16 @@ class LearnedRetriever(Retriever):
     @abstractmethod
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> Any:
         """The index at `path`. `InputError` if there is no complete one of that corpus and of this
-        model. Loads no model."""
+        engine. Loads no model."""
+
+    def queries(self, texts: Sequence[str], index: Any) -> Sequence[Any]:
+        """The texts as queries of an index that this engine has made."""
+        return self.encoder.encode_queries(texts)
+
+    def of(self, collection: Collection) -> Self:
+        """The engine of the units of a collection."""
+        encoder = self.encoder.of(collection)
+        return self if encoder is self.encoder else replace(self, encoder=encoder)
 
     def build(
         self,
@@ -137,10 +222,12 @@ class LearnedRetriever(Retriever):
         check_target(path, self.index_kind, overwrite=overwrite)
         blocks: AbstractContextManager[Blocks]
         if shards > 1:
-            blocks = merged(units, self, path, shards, corpus_fingerprint=corpus_fingerprint)
+            blocks = merged(
+                units, self.encoder, path, shards, corpus_fingerprint=corpus_fingerprint
+            )
         else:
             self.check_disk(units, path)
-            blocks = encoded(units, self, path, **self._encoding(corpus_fingerprint))
+            blocks = encoded(units, self.encoder, path, **self._encoding(corpus_fingerprint))
         with blocks as content:
             self.write_index(content, path, corpus_fingerprint)
 
@@ -151,13 +238,13 @@ class LearnedRetriever(Retriever):
         makes of all shards; another process may encode another. Kills and errors as for `build`."""
         path, units = Path(path), as_units(units)
         self.check_disk(units, path)
-        encode_shard(units, self, path, shard, **self._encoding(corpus_fingerprint))
+        encode_shard(units, self.encoder, path, shard, **self._encoding(corpus_fingerprint))
 
     def missing_shards(
         self, path: str | Path, count: int, corpus_fingerprint: str = ""
     ) -> list[int]:
         """The numbers of the shards that `build` would lack."""
-        return missing_shards(self, Path(path), count, corpus_fingerprint)
+        return missing_shards(self.encoder, Path(path), count, corpus_fingerprint)
 
     def check_disk(self, units: Iterable[Unit], path: Path) -> None:
         """`InputError` for a disk that would not hold the index at `path` while it is made, where
@@ -167,16 +254,45 @@ class LearnedRetriever(Retriever):
         characters = BLOCK_CHARACTERS[self.placement.device.type]
         return {"corpus_fingerprint": corpus_fingerprint, "block_characters": characters}
 
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The array of each text, computed in batches of similar length; see `encode_batch`."""
-        if not texts:
-            return []
-        items, lengths = self.read(texts)
-        return in_batches(self.encode_batch, items, lengths, self.placement.batch_tokens)
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LearnedRetriever(Retriever):
+    """Encodes the queries and ranks an index of the same encoder, which its collection opens, or
+    builds if it is missing. The run's engine does not matter.
+
+    Columns, further arguments and errors as in `Retriever`. A frame that has the column of encoded
+    queries (`Encoder.query_column`) is ranked by these.
+
+    Args:
+        engine: What encodes the queries, and builds and opens the index.
+
+    Example:
+        >>> engine = VectorEngine(Dense("intfloat/e5-base-v2"))
+        >>> engine.build(units, path)  # doctest: +SKIP
+        >>> pipe = LearnedRetriever(engine, index=engine.open(path)) >> MaxP()  # doctest: +SKIP
+    """
+
+    engine: LearnedEngine = field(kw_only=False)
+
+    supports: ClassVar[frozenset[str]] = frozenset()
+    matching: ClassVar[str] = "learned"
+
+    @property
+    def fingerprint(self) -> str:
+        return self.engine.fingerprint
+
+    @property
+    def query_columns(self) -> tuple[str, ...]:
+        return *super().query_columns, "query"
 
     def validate(self, engine: Engine) -> None:
         """`InputError` for a checkpoint that cannot be loaded."""
         _ = self.fingerprint
+
+    def bind(self, collection: Collection) -> Self:
+        own = copy.copy(self)
+        own.engine = self.engine.of(collection)
+        return super(LearnedRetriever, own).bind(collection)
 
     def index_in(self, collection: Collection) -> Any:
         """`InputError` for a collection that opens no index."""
@@ -185,28 +301,40 @@ class LearnedRetriever(Retriever):
                 f"the collection of {type(self).__name__} opens no index of its model",
                 do="give Collection(open_index=...), or search an index that you have opened",
             )
-        return collection.open_index(self)
+        return collection.open_index(self.engine.of(collection))
 
-    @shared_property
-    def _computing(self) -> threading.Lock:
-        return threading.Lock()
+    def _text_queries(self, texts: Sequence[str]) -> Sequence[Any]:
+        return self.engine.queries(texts, self.index)
 
-    def load_from_library(self, kind: str) -> Any:
-        """The checkpoint as the class `kind` of sentence-transformers reads it, on the device. The
-        network computes in the dtype."""
-        library, place = import_optional("sentence_transformers"), self.placement
-        what = f"the model '{self.model}'"
-        check_memory(weight_bytes(self.model, self.revision) or 0, place.device, what)
-        with opening(self.model), within_memory(place.device, what):
-            model = getattr(library, kind)(
-                self.model,
-                revision=self.revision,
-                device=str(place.device),
-                model_kwargs={"dtype": place.dtype},
-                **NO_CODE,
-            )
-        pack_linear_layers(model[0])
-        return model
+
+def retriever_of(
+    engine: type[LearnedEngine], encoder: type[Encoder]
+) -> Callable[..., LearnedRetriever]:
+    """A function that makes a `LearnedRetriever` from its arguments and those of the engine and the
+    encoder, all in one call, as an option of `conf/` lists them."""
+    taken = {
+        part: {
+            name: parameter
+            for name, parameter in inspect.signature(part).parameters.items()
+            if name not in ("encoder", "engine", "index")
+        }
+        for part in (encoder, engine, LearnedRetriever)
+    }
+
+    def make(*args: Any, **given: Any) -> LearnedRetriever:
+        own, of_engine = (
+            {name: given.pop(name) for name in taken[part] if name in given}
+            for part in (LearnedRetriever, engine)
+        )
+        return LearnedRetriever(engine(encoder(*args, **given), **of_engine), **own)
+
+    described: Any = make
+    described.__signature__ = inspect.Signature(
+        [p for each in taken.values() for p in each.values()]
+    )
+    hints = (get_type_hints(part, include_extras=True) for part in taken)
+    described.__annotations__ = {name: hint for each in hints for name, hint in each.items()}
+    return make
 
 
 def continue_in_float32(model: Any) -> None:

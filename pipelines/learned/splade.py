@@ -4,160 +4,166 @@
 
 from __future__ import annotations
 
-import json
-import platform
+import shutil
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from typing_extensions import Self
 
-from soundingline.pipelines.engines.engine import RankedList, ranked_lists
-from soundingline.pipelines.index_folder import (
-    OpenedIndex,
-    check_target,
-    read_manifest,
-    write_manifest,
+from soundingline.pipelines.checkpoint import (
+    BODY,
+    Checkpoint,
+    CheckpointKind,
+    own_length,
 )
+from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
+from soundingline.pipelines.engines.engine import RankedList, ranked_lists
+from soundingline.pipelines.index_folder import as_text, read_manifest
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
-from soundingline.pipelines.learned.retriever import LearnedRetriever, continue_in_float32
-from soundingline.pipelines.lexical.bm25 import BLOCK, ScoreBuffers, first_at
+from soundingline.pipelines.learned.retriever import (
+    Encoder,
+    LearnedEngine,
+    continue_in_float32,
+    retriever_of,
+)
+from soundingline.pipelines.lexical.bm25 import BLOCK, first_at
+from soundingline.pipelines.lexical.build import MB, TermNumbers, index_folder
+from soundingline.pipelines.lexical.index import InvertedIndex, Sums
 from soundingline.pipelines.lexical.invert import DocumentPostings, invert
 from soundingline.pipelines.lexical.storage import (
     TERMS,
     UNITS,
-    Docnos,
-    StringTable,
     StringWriter,
     check_postings,
     check_table,
     load_postings,
+    map_bytes,
     to_bytes,
 )
-from soundingline.pipelines.models import (
-    Checkpoint,
-    check_length,
-    checkpoint_fingerprint,
-    in_batches,
-    opening,
-    own_length,
-    pack_linear_layers,
-    padded,
-    readable,
-    stored_config,
-    stored_file,
-    within_memory,
-)
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import Collection, Newest, shared_property
+from soundingline.pipelines.stage import LRUCache, shared
+from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
-from soundingline.toolkit.files import atomic_folder, fingerprint
+from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.jit import compiled
 from soundingline.toolkit.optional import import_optional
 
 _QUERIES = 4096  # whose weights are in memory
 KIND = "impacts"
+ARTIFACT = "soundingline_impacts"
 _LARGEST_SCALE = 100_000  # beyond, float32 would round more than the scale does
 _FINEST = 100.0  # up to this scale nearly every impact fits into 16 bits
-_MB = 1 << 20
+_AT_ONCE = 4096  # documents
+WeightedDocuments: TypeAlias = "pd.DataFrame | Iterable[Mapping[str, Any]] | Iterable[Block]"
 
 # An inverted index of impacts, which learned sparse models give terms instead of frequencies.
 #
 #     score(d) = sum over terms t of  weight of t in the query * impact of t in d
-#
-# The postings are stored and searched as those of `soundingline.pipelines.lexical`, with impacts in
-# the place of frequencies. The folder holds the manifest, `offsets`, `documents` and `frequencies`
-# as `soundingline.pipelines.lexical.storage` describes them (`frequencies` are float32 where
-# impacts are no small whole numbers), and the vocabulary and the unit ids as tables of strings.
 
 
-class ImpactIndex(OpenedIndex):
-    """Postings of (document, impact) by term, mapped from disk.
+class ImpactIndex(InvertedIndex):
+    """An inverted index with the impacts of terms, for ranking by the sum of query weight times
+    impact. An artifact of PyTerrier's, as `InvertedIndex`. It ranks by the column `query_toks`,
+    which an encoder adds: `encoder >> index.retriever()`.
 
-    A document's number is its position in the input. Safe for many threads and processes; pickled,
-    it travels as its path. `InputError` if there is no index at `path`, or one that is damaged, of
-    another version, or not of the corpus `corpus_fingerprint`.
+    `ImpactIndex.build` makes one of documents with weights, an encoder's engine one of texts, and
+    `ImpactIndex(path)` opens it. `vocabulary` has the terms by number, in any order.
+
+    Args:
+        path: the folder of the index.
+        corpus_fingerprint: of the corpus that it must be of; None for any.
+
+    Raises:
+        InputError: if there is no index, if it is damaged, of another format version or of another
+            corpus.
+
+    Example:
+        >>> documents = [{"docno": "d1", "toks": {"mill": 1.5}}, {"docno": "d2", "toks": {}}]
+        >>> impacts = ImpactIndex.build(documents, "my-impacts", scale=None)
+        >>> impacts.search({"mill": 2.0})
+        (array([0], dtype=int32), array([3.], dtype=float32))
     """
+
+    ARTIFACT_FORMAT = ARTIFACT
+    query_columns: ClassVar[tuple[str, ...]] = ("query_toks",)
+    _values = np.float32
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
-        manifest = read_manifest(path, KIND, corpus_fingerprint, _check_files)
-        super().__init__(path, manifest)
-        self.scale: float | None = manifest["scale"]
-        self.docnos = Docnos(StringTable(path / UNITS))
-        self.vocabulary = list(StringTable(path / TERMS))
+        super().__init__(path, read_manifest(path, KIND, corpus_fingerprint, _check_files))
+        self.scale: float | None = self.manifest["scale"]
         self._numbers = {term: number for number, term in enumerate(self.vocabulary)}
-        self._arrays = load_postings(path, manifest)
-        self._sums = ScoreBuffers(self._arrays, len(self.docnos))
 
     @classmethod
     def build(
         cls,
-        blocks: Iterable[Block],
-        vocabulary: Sequence[str],
+        documents: WeightedDocuments,
         path: str | Path,
         *,
+        vocabulary: Sequence[str] | None = None,
         overwrite: bool = False,
         scale: float | None = 100.0,
         corpus_fingerprint: str = "",
         memory_mb: int = 1024,
     ) -> ImpactIndex:
-        """Index blocks of (term number, weight) rows, which are read several times, and open it.
+        """Index documents with weights, in their order, and open the result.
 
-        An impact is round(weight x `scale`), and gone where that is 0; with `scale=None` it is the
-        weight itself in float32. `vocabulary` names the terms by number. `path` is a folder that
-        appears when it is complete, and with `overwrite` replaces an older index. `memory_mb`
-        bounds the memory of the build besides one block.
+        Args:
+            documents: a frame with the columns `docno` and `toks` (term -> weight), or an iterable
+                of dicts with these keys, which is read once; their ids and terms are in memory
+                meanwhile. With a `vocabulary`: blocks of (term number, weight) rows, which are read
+                several times.
+            path: the folder, which appears when it is complete.
+            vocabulary: the terms of blocks, by number.
+            overwrite: whether the index replaces an older index of impacts at `path`.
+            scale: an impact is round(weight x `scale`), and gone where that is 0; None for the
+                weight itself in float32.
+            corpus_fingerprint: identifies the documents; `open` compares it.
+            memory_mb: bounds the memory of the build besides one block.
+
+        Raises:
+            InputError: for a `path` that holds anything (but see `overwrite`), documents of another
+                form, a weight below 0 or not finite, no document, a repeated `docno`, a full disk.
         """
         check_scale(scale)
-        exact = scale is None or scale > _FINEST
-        path = Path(path)
-        check_target(path, KIND, overwrite=overwrite)
-        with atomic_folder(path, replace=overwrite) as folder:
-            documents = 0
+        exact, count = scale is None or scale > _FINEST, 0
+        with index_folder(Path(path), KIND, ARTIFACT, overwrite=overwrite) as (folder, manifest):
+            work = folder / "work"
+            work.mkdir()
+            blocks: Any = documents
+            if vocabulary is None:
+                blocks, vocabulary = spooled(documents, work)
             with closing(StringWriter(folder / TERMS)) as terms:
                 terms.extend(map(to_bytes, vocabulary))
             with closing(StringWriter(folder / UNITS)) as units:
                 for block in blocks:
                     units.extend(map(to_bytes, block.unit_ids))
-                    documents += len(block.unit_ids)
+                    count += len(block.unit_ids)
             read = partial(_read_impacts, blocks, scale)
             postings, kind = invert(
-                read, len(vocabulary), folder, memory_mb * _MB, "<f4" if exact else None
+                read, len(vocabulary), folder, memory_mb * MB, "<f4" if exact else None
             )
-            content = {
+            shutil.rmtree(work)
+            manifest |= {
                 "corpus_fingerprint": corpus_fingerprint,
                 "scale": scale,
                 "type": kind,
-                "counts": {
-                    "documents": documents,
-                    "postings": postings,
-                    "terms": len(vocabulary),
-                },
-                "versions": {"python": platform.python_version(), "numpy": np.__version__},
+                "counts": {"documents": count, "postings": postings, "terms": len(vocabulary)},
             }
-            write_manifest(folder, KIND, content)
         return cls(path, corpus_fingerprint=corpus_fingerprint)
 
-    def __len__(self) -> int:
-        return len(self.docnos)
-
-    def document_frequency(self, term: str) -> int:
-        """In how many documents a term has an impact (0 if it is unknown)."""
-        return len(self.postings(term)[0])
-
-    def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The numbers of the documents in which a term has an impact, ascending, and these."""
-        arrays, number = self._arrays, self._numbers.get(term)
-        part = slice(0) if number is None else slice(*arrays.offsets[number : number + 2].tolist())
-        return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.float32)
+    def find(self, term: str) -> int:
+        """The number of a term, its position in `vocabulary`; -1 if it is not there."""
+        return self._numbers.get(term, -1)
 
     def search(
         self, query: Mapping[str, float], depth: int = 1000
@@ -169,51 +175,29 @@ class ImpactIndex(OpenedIndex):
         are float32 sums by ascending term number: exact for whole numbers below 2^24.
         """
         check_int("depth", depth)
-        terms, weights = self._weighted(query)
-        return self._sums.best(terms, partial(_add_impacts, *self._arrays, terms, weights), depth)
+        return self._buffers.best(*self._sums(query), depth)
 
-    def retriever(self, encoder: Any = None, depth: int | None = None) -> ImpactRetriever:
-        """A PyTerrier transformer over this index; see `ImpactRetriever`. The default of `depth` is
-        that of the encoder, 1000 without one."""
-        if depth is None:
-            depth = getattr(encoder, "depth", 1000)
-        return ImpactRetriever(depth=depth, index=self, encoder=encoder)
+    def retriever(self, depth: int = 1000) -> Retriever:
+        """A PyTerrier transformer over this index. It takes the weights of `query_toks` as they
+        are, whatever the scale of the index."""
+        return Retriever(depth=depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`; `model.encoder` encodes texts."""
-        encoded = self._encoded(queries, model.encoder)
-        return ranked_lists(self.docnos, [self.search(query, depth) for query in encoded])
+        """See `soundingline.pipelines.engines.engine.Index`; a query is a dict of weights."""
+        return ranked_lists(self.docnos, [self.search(query, depth) for query in queries])
 
     def score(
         self, queries: Sequence[Any], numbers: Sequence[NDArray[np.int32]], model: Any
     ) -> Sequence[NDArray[Any]]:
         """For each query, the scores that `search` gives the documents of these numbers, at
         whatever depth; 0 for one without a term of the query."""
-        scores = []
-        for query, of_query in zip(self._encoded(queries, model.encoder), numbers, strict=True):
-            terms, weights = self._weighted(query)
-            add = partial(_add_impacts, *self._arrays, terms, weights)
-            scores.append(self._sums.of(of_query, terms, add))
-        return scores
+        return [
+            self._buffers.of(of_query, *self._sums(query))
+            for query, of_query in zip(queries, numbers, strict=True)
+        ]
 
-    def _encoded(self, queries: Sequence[Any], encoder: Any) -> Sequence[Mapping[str, float]]:
-        if not all(isinstance(query, str) for query in queries):
-            return queries
-        if encoder is None:
-            raise InputError(
-                "there is no encoder for the queries",
-                valid="query_toks (a dict of terms to weights)",
-                do="give retriever(encoder=...)",
-            )
-        encoded = encoder.queries(queries)
-        values = [scaled(np.array([*each.values()], np.float32), self.scale) for each in encoded]
-        pairs = zip(encoded, values, strict=True)
-        return [dict(zip(terms, of_terms.tolist(), strict=True)) for terms, of_terms in pairs]
-
-    def _weighted(
-        self, query: Mapping[str, float]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Numbers of the known terms of weight above 0, ascending, and the weights."""
+    def _sums(self, query: Mapping[str, float]) -> Sums:
+        """The known terms of weight above 0, ascending, and what adds their impacts to the sums."""
         check_weights(query)
         known = sorted(
             (self._numbers[term], weight)
@@ -221,25 +205,8 @@ class ImpactIndex(OpenedIndex):
             if term in self._numbers and weight > 0
         )
         pairs = np.array(known, dtype=[("term", np.int64), ("weight", np.float32)])
-        return pairs["term"].copy(), pairs["weight"].copy()
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class ImpactRetriever(Retriever):
-    """Ranks by the sum of query weight times impact.
-
-    `query` is encoded by `encoder`, all queries of a frame at once, and its weights are scaled and
-    rounded as the index's impacts are. `query_toks` (term -> weight) is taken as it is, without an
-    encoder. Bad settings, or a missing encoder: `InputError`.
-
-    Args:
-        encoder: An object whose method `queries` returns the weights by term of each of some texts,
-            in any thread, such as `Splade`.
-    """
-
-    encoder: Any = None
-
-    matching: ClassVar[str] = "learned"
+        terms, weights = pairs["term"].copy(), pairs["weight"].copy()
+        return terms, partial(_add_impacts, *self._postings, terms, weights)
 
 
 def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -262,6 +229,46 @@ def _read_impacts(blocks: Iterable[Block], scale: float | None) -> Iterator[Docu
             first, np.diff(before), block.values["term"][positive], impacts[positive]
         )
         first += len(block.unit_ids)
+
+
+def spooled(documents: WeightedDocuments, folder: Path) -> tuple[list[Block], list[str]]:
+    """Documents with weights as blocks, whose rows are mapped from a file in `folder`, and their
+    terms by number. `InputError` as of `ImpactIndex.build`."""
+    numbers, parts = TermNumbers(), []
+    rows = weighted_rows(documents)
+    with (folder / "rows").open("wb") as stream:
+        while batch := list(islice(rows, _AT_ONCE)):
+            ends = np.cumsum([0, *(len(weights) for _, weights in batch)])
+            values = np.empty(ends[-1], SPARSE)
+            values["term"] = [numbers[term] for _, weights in batch for term in weights]
+            values["weight"] = [each for _, weights in batch for each in weights.values()]
+            stream.write(values.tobytes())
+            parts.append(([docno for docno, _ in batch], ends))
+    if not parts:
+        raise InputError("there is no document to index", do="check where they come from")
+    stored, start, blocks = np.frombuffer(map_bytes(folder / "rows"), SPARSE), 0, []
+    for ids, ends in parts:
+        blocks.append(Block(ids, stored[start : start + ends[-1]], ends))
+        start += ends[-1]
+    return blocks, numbers.take_unwritten()
+
+
+def weighted_rows(documents: WeightedDocuments) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """The docno and the weights of each document."""
+    rows = documents.to_dict("records") if isinstance(documents, pd.DataFrame) else documents
+    seen: set[str] = set()
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping) or not isinstance(row.get("toks"), Mapping):
+            raise InputError(
+                f"a document came as {row!r:.200}",
+                valid="a mapping with docno, and toks as a dict of terms to weights",
+            )
+        check_weights(row["toks"])
+        docno = as_text(number, "docno", row.get("docno"))
+        if not docno or docno in seen:
+            raise InputError(f"document {number} has the docno {docno!r}", valid="unique ids")
+        seen.add(docno)
+        yield docno, row["toks"]
 
 
 def check_scale(scale: float | None) -> None:
@@ -299,38 +306,79 @@ def _add_impacts(
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SparseRetriever(LearnedRetriever):
-    """Base of the models that give the terms of a text weights: ranks units by the sum of query
-    weight times impact. Columns, further arguments and errors as in `LearnedRetriever`.
+class ImpactEngine(LearnedEngine):
+    """Builds and opens an `ImpactIndex` of the weights that an encoder gives terms.
+
+    As a text, a query has weights that are scaled and rounded as the impacts of its index are.
 
     Args:
-        scale: Impacts are round(weight x scale); None keeps exact float32.
+        scale: Impacts are round(weight x scale), 100 as published for SPLADE; None keeps exact
+            float32.
+
+    Example:
+        >>> engine = ImpactEngine(Splade("naver/splade-v3"))
+        >>> engine.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
+        >>> pipe = engine.encoder >> engine.open(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
-    scale: float | None = None
+    encoder: SparseEncoder = field(kw_only=False)
+    scale: float | None = 100
+
+    index_kind = KIND
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.encoder.fingerprint_with(scale=self.scale)
+
+    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
+        settings: dict[str, Any] = {"scale": self.scale, "corpus_fingerprint": corpus_fingerprint}
+        ImpactIndex.build(
+            blocks, path, vocabulary=self.encoder.vocabulary, overwrite=True, **settings
+        )
+
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
+        """See `LearnedEngine`. `InputError` also for queries of another vocabulary."""
+        index = ImpactIndex(path, corpus_fingerprint=corpus_fingerprint)
+        self.encoder.check_queries_of(index.vocabulary)
+        return index
+
+    def queries(self, texts: Sequence[str], index: ImpactIndex) -> list[dict[str, float]]:
+        encoded = self.encoder.encode_queries(texts)
+        values = [scaled(np.array([*each.values()], np.float32), index.scale) for each in encoded]
+        pairs = zip(encoded, values, strict=True)
+        return [dict(zip(terms, of_terms.tolist(), strict=True)) for terms, of_terms in pairs]
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SparseEncoder(Encoder):
+    """Base of the models that give the terms of a text weights. Columns, arguments and errors as in
+    `Encoder`."""
+
+    query_column: ClassVar[str] = "query_toks"
+    document_column: ClassVar[str] = "toks"
+    checkpoint_kind: ClassVar[CheckpointKind]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_scale(self.scale)
-        self._weights = Newest(_QUERIES)
+        self._weights = LRUCache(_QUERIES)
 
-    @shared_property
-    def fingerprint(self) -> str:
-        self.check_checkpoint()
-        if self.max_length is not None:
-            check_length(stored_config(self.model, self.revision), self.model, self.max_length)
-        checkpoint = checkpoint_fingerprint(self.model, self.revision)
-        settings = (self.placement.precision, self._limit, self.scale, *self.weighting)
-        return fingerprint(self.name, checkpoint, *settings)
+    def fingerprint_with(self, **of_index: Any) -> str:
+        checkpoint = self._checkpoint.checked(max_length=self.max_length).fingerprint
+        settings = (self.placement.precision, self._limit, of_index.get("scale"), *self.weighting)
+        return fingerprint(self.kind, checkpoint, *settings)
 
     @property
     def weighting(self) -> tuple[Any, ...]:
         """The arguments of a subclass that change weights."""
         return ()
 
-    @abstractmethod
-    def check_checkpoint(self) -> None:
-        """`InputError` for another kind of checkpoint."""
+    @property
+    @shared
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.checkpoint_kind, self.model, self.revision)
 
     @property
     @abstractmethod
@@ -341,47 +389,46 @@ class SparseRetriever(LearnedRetriever):
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The weights by term of each query."""
 
-    @shared_property
+    @property
+    @shared
     def vocabulary(self) -> list[str]:
         """The terms, by number."""
-        count = stored_config(self.model, self.revision).vocab_size
+        count = self._checkpoint.stored_config.vocab_size
         numbers = list(range(len(self.tokenizer)))
         tokens: list[str] = self.tokenizer.convert_ids_to_tokens(numbers)
         return [*tokens, *(f"#{number}" for number in range(len(tokens), count))][:count]
 
-    def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
-        settings: dict[str, Any] = {"scale": self.scale, "corpus_fingerprint": corpus_fingerprint}
-        ImpactIndex.build(blocks, self.vocabulary, path, overwrite=True, **settings)
+    def check_queries_of(self, vocabulary: Iterable[str]) -> None:
+        """`InputError` if the queries have another vocabulary than an index."""
 
-    index_kind = KIND
-
-    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> ImpactIndex:
-        return ImpactIndex(path, corpus_fingerprint=corpus_fingerprint)
-
-    @property
-    def encoder(self) -> SparseRetriever:
-        """What encodes the queries."""
-        return self
-
-    def read(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        texts = [readable(text) for text in texts]
+    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
+        texts = [replace_surrogates(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, truncation=True, max_length=self._limit)
         return texts, list(map(len, coded["input_ids"]))
 
-    def queries(self, texts: Sequence[str]) -> list[Mapping[str, float]]:
+    def encode_queries(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """Weights by term of each query. The newest queries are encoded once."""
         return self._weights.get(texts, self.query_weights)
 
-    @shared_property
+    def encode_documents(self, texts: Sequence[str]) -> list[dict[str, float]]:
+        """Weights by term of each text."""
+        return self._by_term(self.encode(texts))
+
+    def _by_term(self, arrays: Sequence[NDArray[Any]]) -> list[dict[str, float]]:
+        if not arrays:
+            return []
+        terms = self.vocabulary
+        return [{terms[term]: weight for term, weight in array.tolist()} for array in arrays]
+
+    @property
+    @shared
     def _limit(self) -> int:
         if self.max_length is not None:
             return self.max_length
         # Read without importing transformers.
-        path = stored_file(self.model, "tokenizer_config.json", self.revision)
-        with opening(self.model):
-            length = json.loads(path.read_text("utf-8") if path else "{}").get("model_max_length")
-        return own_length(stored_config(self.model, self.revision), length)
+        length = self._checkpoint.stored_json("tokenizer_config.json").get("model_max_length")
+        return own_length(self._checkpoint.stored_config, length)
 
 
 def sparse_rows(weights: Any) -> list[NDArray[Any]]:
@@ -396,6 +443,14 @@ def sparse_rows(weights: Any) -> list[NDArray[Any]]:
     return np.split(pairs, np.cumsum(counts)[:-1])
 
 
+def _has_head(checkpoint: Checkpoint, name: str) -> bool:
+    return any(each.endswith(name) for each in checkpoint.architectures)
+
+
+def _is_sparse(checkpoint: Checkpoint) -> bool:
+    return "sparse" in str(checkpoint.stored_json("modules.json")).lower()
+
+
 # SPLADE: a masked language model gives terms of its vocabulary weights, with max pooling as in
 # SPLADE v2 and v3.
 #
@@ -403,71 +458,53 @@ def sparse_rows(weights: Any) -> list[NDArray[Any]]:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Splade(SparseRetriever):
-    """Ranks units by the sum of query weight times impact over the terms of the model (SPLADE;
-    Formal et al., SIGIR 2021). Columns, further arguments and errors as in `LearnedRetriever`.
+class Splade(SparseEncoder):
+    """Gives the terms of the model's vocabulary weights for a text (SPLADE; Formal et al., SIGIR
+    2021). Columns, further arguments and errors as in `Encoder`.
 
     Args:
         query_model: A checkpoint for the queries alone, of the same vocabulary. The default is
             `model`. `revision` is that of `model`.
-        scale: Impacts are round(weight x scale), 100 as published; None keeps exact float32.
 
     Example:
-        >>> splade = Splade("naver/splade-v3", scale=100)
-        >>> splade.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
-        >>> pipe = splade.open(path).retriever(splade) >> MaxP()  # doctest: +SKIP
+        >>> splade = Splade("naver/splade-v3")
+        >>> ImpactEngine(splade, scale=100).build(units, path)  # doctest: +SKIP
+        >>> pipe = splade >> ImpactIndex(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     model: str = field(default="naver/splade-v3", kw_only=False)
     query_model: str | None = None
-    scale: float | None = 100
 
-    name = "splade"
+    kind = "splade"
+    checkpoint_kind = CheckpointKind(
+        "SparseEncoder",
+        # The library would give another checkpoint a random layer and say so in its log only.
+        lambda checkpoint: _has_head(checkpoint, "ForMaskedLM") or _is_sparse(checkpoint),
+        "gives terms no weights",
+        "a masked language model with its head, or a sparse encoder of sentence-transformers",
+        library="sentence_transformers",
+    )
 
     @property
     def weighting(self) -> tuple[Any, ...]:
         # What follows the network once computed in bfloat16 too.
         return ("float32",) if self.placement.precision == "bfloat16" else ()
 
-    @shared_property
-    def encoder(self) -> Splade:
-        """The model of the queries. `InputError` if its vocabulary is not that of the index."""
+    @property
+    @shared
+    def _of_queries(self) -> Splade:
+        """The model of the queries."""
         if self.query_model is None:
             return self
-        encoder = Splade(
-            self.query_model,
-            max_length=self.max_length,
-            device=self.device,
-            dtype=self.dtype,
-            batch_tokens=self.batch_tokens,
-        )
+        encoder = replace(self, model=self.query_model, query_model=None, revision=None)
         _ = encoder.fingerprint
         return encoder
 
-    def bind(self, collection: Collection) -> Self:
-        """`InputError` if the query model has another vocabulary."""
-        bound = super().bind(collection)
-        if bound.query_model and bound.encoder.vocabulary != bound.index.vocabulary:
+    def check_queries_of(self, vocabulary: Iterable[str]) -> None:
+        if self.query_model and self._of_queries.vocabulary != list(vocabulary):
             raise InputError(
-                f"query_model='{bound.query_model}' has another vocabulary than '{bound.model}'",
+                f"query_model='{self.query_model}' has another vocabulary than '{self.model}'",
                 do="choose a query model that was trained together with it",
-            )
-        return bound
-
-    def check_checkpoint(self) -> None:
-        """`InputError` for another kind of checkpoint: the library would give it a random layer and
-        say so in its log only."""
-        architectures = getattr(stored_config(self.model, self.revision), "architectures", None)
-        if any(name.endswith("ForMaskedLM") for name in architectures or []):
-            return
-        path = stored_file(self.model, "modules.json", self.revision)
-        if not path or "sparse" not in path.read_text("utf-8").lower():
-            kind = ", ".join(architectures or []) or "no architecture"
-            raise InputError(
-                f"'{self.model}' gives terms no weights ({kind})",
-                valid="a masked language model with its head, or a sparse encoder of "
-                "sentence-transformers",
-                do="choose a checkpoint that was trained for SPLADE",
             )
 
     @property
@@ -480,11 +517,11 @@ class Splade(SparseRetriever):
         return self._run("encode_document", items)
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        terms = self.vocabulary
-        items, lengths = self.read(texts)
+        if self.query_model:
+            return self._of_queries.encode_queries(texts)
+        items, lengths = self.tokenize(texts)
         encode = partial(self._run, "encode_query")
-        arrays = in_batches(encode, items, lengths, self.placement.batch_tokens)
-        return [{terms[term]: weight for term, weight in array.tolist()} for array in arrays]
+        return self._by_term(in_batches(encode, items, lengths, self.placement.batch_tokens))
 
     def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[Any]]:
         what = f"SPLADE of {len(texts)} texts at once"
@@ -497,10 +534,11 @@ class Splade(SparseRetriever):
             )
             return sparse_rows(weights)
 
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
-        self.check_checkpoint()
-        model = self.load_from_library("SparseEncoder")
+        model = self._checkpoint.load(self.placement)
+        pack_linear_layers(model[0])
         if len(model) > 1 and getattr(model[1], "pooling_strategy", None) == "max":
             model[0].register_forward_hook(_largest_logits)
         else:
@@ -520,6 +558,9 @@ def _largest_logits(network: Any, inputs: Any, features: Mapping[str, Any]) -> M
     return {**features, "token_embeddings": largest, "attention_mask": mask.new_ones(len(mask), 1)}
 
 
+splade_retriever = retriever_of(ImpactEngine, Splade)
+
+
 # SPARTA (Zhao, Lu and Lee, NAACL 2021, arXiv 2009.13013): the static embeddings of the vocabulary
 # are matched with the contextual states of a document's tokens.
 #
@@ -529,12 +570,12 @@ def _largest_logits(network: Any, inputs: Any, features: Mapping[str, Any]) -> M
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Sparta(SparseRetriever):
-    """Ranks units by the weights of the query's tokens (SPARTA; Zhao et al., NAACL 2021). Columns,
-    further arguments and errors as in `SparseRetriever`.
+class Sparta(SparseEncoder):
+    """Gives the terms of the vocabulary weights for a text, and counts the tokens of a query
+    (SPARTA; Zhao et al., NAACL 2021). Columns, further arguments and errors as in `Encoder`.
 
     The facts are those of BEIR's `beir.retrieval.models.SPARTA`: no bias; special tokens have no
-    weight; a token counts as often as the query has it. Unlike there, padding of a batch is no
+    weight; a token counts as often as the query has it. Unlike there, padding of a batch is not a
     token of the document.
 
     Args:
@@ -542,14 +583,20 @@ class Sparta(SparseRetriever):
 
     Example:
         >>> sparta = Sparta(terms=1000)
-        >>> sparta.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
-        >>> pipe = sparta.open(path).retriever(sparta) >> MaxP()  # doctest: +SKIP
+        >>> ImpactEngine(sparta, scale=None).build(units, path)  # doctest: +SKIP
+        >>> pipe = sparta >> ImpactIndex(path).retriever() >> MaxP()  # doctest: +SKIP
     """
 
     model: str = field(default="BeIR/sparta-msmarco-distilbert-base-v1", kw_only=False)
     terms: int = 2000
 
-    name = "sparta"
+    kind = "sparta"
+    # A checkpoint with a head was trained for another task.
+    checkpoint_kind = BODY._replace(
+        fits=lambda checkpoint: _has_head(checkpoint, "Model"),
+        otherwise="is not an encoder without a head",
+        valid="a checkpoint that was trained for SPARTA",
+    )
 
     def __post_init__(self) -> None:
         check_int("terms", self.terms)
@@ -559,17 +606,8 @@ class Sparta(SparseRetriever):
     def weighting(self) -> tuple[Any, ...]:
         return (self.terms,)
 
-    def check_checkpoint(self) -> None:
-        """A checkpoint with a head was trained for another task."""
-        architectures = getattr(stored_config(self.model, self.revision), "architectures", None)
-        if not any(name.endswith("Model") for name in architectures or []):
-            kind = ", ".join(architectures or []) or "no architecture"
-            raise InputError(
-                f"'{self.model}' is no encoder without a head ({kind})",
-                do="choose a checkpoint that was trained for SPARTA",
-            )
-
-    @shared_property
+    @property
+    @shared
     def tokenizer(self) -> Any:
         tokenizer = self._checkpoint.tokenizer()
         tokenizer.split_special_tokens = True
@@ -577,7 +615,7 @@ class Sparta(SparseRetriever):
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The weight of a token is how often the query has it; no model is needed."""
-        texts = [readable(text) for text in texts]
+        texts = [replace_surrogates(text) for text in texts]
         with self._computing:
             coded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         terms = self.vocabulary
@@ -607,20 +645,20 @@ class Sparta(SparseRetriever):
                 weights = torch.zeros_like(weights).scatter_(1, terms, best)
             return sparse_rows(weights)
 
-    @shared_property
-    def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.model, None, self.revision)
-
-    @shared_property
+    @property
+    @shared
     def _network(self) -> Any:
-        self.check_checkpoint()
-        network = self._checkpoint.load(self.placement.device, self.placement.dtype, ("pooler",))[0]
+        network = self._checkpoint.load(self.placement)
         pack_linear_layers(network)
         return network
 
-    @shared_property
+    @property
+    @shared
     def _embeddings(self) -> Any:
         """[vocabulary, dimensions]; those of special tokens are 0."""
         embeddings = self._network.get_input_embeddings().weight.detach().clone()
         embeddings[self.tokenizer.all_special_ids] = 0
         return embeddings
+
+
+sparta_retriever = retriever_of(ImpactEngine, Sparta)

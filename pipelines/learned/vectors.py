@@ -1,5 +1,5 @@
-"""Indexes of vectors, of one vector a unit or of many, and exact search in them (approximate search
-in compressed ones: `soundingline.pipelines.learned.colbert`).
+"""Indexes of vectors, of one vector a unit or of many, with exact search, and compressed ones with
+approximate search.
 
 manifest.json      encoder, corpus, counts, versions, checksums
 units.*            unit ids, in the order of the corpus
@@ -13,13 +13,18 @@ Khattab and Zaharia, SIGIR 2020). A dot product is the MaxSim of one vector and 
 
 from __future__ import annotations
 
+import math
+import shutil
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from glob import escape
 from importlib.metadata import version
 from itertools import pairwise
+from operator import length_hint
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,10 +32,19 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from soundingline.pipelines.device import check_memory, choose_device, gigabytes
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
-from soundingline.pipelines.index_folder import REBUILD, OpenedIndex, read_manifest, write_manifest
-from soundingline.pipelines.learned.encoding import Blocks, load_array
-from soundingline.pipelines.learned.retriever import FEWEST, LearnedRetriever
+from soundingline.pipelines.index_folder import (
+    REBUILD,
+    IndexArtifact,
+    OpenedIndex,
+    is_index,
+    read_manifest,
+    write_manifest,
+    write_metadata,
+)
+from soundingline.pipelines.learned.encoding import Blocks, load_array, work_folder
+from soundingline.pipelines.learned.retriever import FEWEST, Encoder, LearnedEngine
 from soundingline.pipelines.lexical.storage import (
     Docnos,
     StringTable,
@@ -39,18 +53,20 @@ from soundingline.pipelines.lexical.storage import (
     check_table,
     to_bytes,
 )
-from soundingline.pipelines.models import check_memory
 from soundingline.pipelines.retrieve import Retriever
-from soundingline.pipelines.stage import MadeOnce, shared_property
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.pipelines.stage import LazyValues, shared
+from soundingline.toolkit.data import Unit
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled_for_sums, cores
-from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.optional import check_optional, import_optional
 
 Vectors = NDArray[Any]
 Search = Callable[[Sequence[Vectors], int], "list[TopK]"]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _PACKAGES = ("torch", "transformers", "sentence-transformers")
+_KINDS = ("dense", "colbert")
+_SAMPLE = 1024  # units whose tokens are counted to estimate those of all
 _PRODUCTS = 1 << 24  # float32 dot products of tokens held at once
 _SCORES = 1 << 26  # float32 scores of documents held at once
 _ROWS = 1 << 13  # vectors of documents that a thread scores at once
@@ -58,36 +74,52 @@ _TILE = 128  # of which the processor's cache holds so many
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class VectorRetriever(LearnedRetriever):
-    """Ranks units by their vectors. Arguments and errors as of `LearnedRetriever`, and
+class VectorEncoder(Encoder):
+    """An encoder whose documents are vectors. Arguments and errors as of `Encoder`, and
 
     Args:
         query_max_length: Tokens that hold a query. The default is the checkpoint's own.
-        compute: `numpy` (the vectors stay on disk and in the page cache) or `torch` (on the model's
-            device, in its memory). It changes speed, not the index.
     """
 
     query_max_length: int | None = None
-    compute: str = "numpy"
 
     many_vectors: ClassVar[bool] = False
-    """Whether a unit has a vector for each of its tokens."""
+    """Whether a text has a vector for each of its tokens."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.query_max_length is not None:
             check_int("query_max_length", self.query_max_length, ge=FEWEST)
-        if self.compute not in ("numpy", "torch"):
-            raise InputError(f"compute={self.compute!r}", valid="numpy, torch")
 
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """The arguments that change a vector, for messages."""
 
-    @abstractmethod
-    def encode_queries(self, texts: Sequence[str]) -> Sequence[NDArray[np.float32]]:
-        """Each query: [dimensions], or of a multi-vector model [tokens, dimensions]."""
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VectorEngine(LearnedEngine):
+    """Builds and opens a `VectorIndex` of what an encoder encodes.
+
+    Args:
+        compute: See `VectorIndex`. It does not change the index.
+
+    Example:
+        >>> engine = VectorEngine(Dense("intfloat/e5-base-v2"))
+        >>> engine.build(units, path, corpus_fingerprint="mine")  # doctest: +SKIP
+        >>> pipe = engine.encoder >> engine.open(path).retriever() >> MaxP()  # doctest: +SKIP
+    """
+
+    encoder: VectorEncoder = field(kw_only=False)
+    compute: Runtime[str] = "numpy"
+
+    def __post_init__(self) -> None:
+        _check_compute(self.compute)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments that change the index, for messages."""
+        return self.encoder.settings
 
     def write_index(self, blocks: Blocks, path: Path, corpus_fingerprint: str) -> None:
         with atomic_folder(path, replace=True) as folder:
@@ -95,9 +127,10 @@ class VectorRetriever(LearnedRetriever):
             for block in blocks:
                 names.extend(map(to_bytes, block.unit_ids))
             names.close()
+            write_metadata(folder, VectorIndex.ARTIFACT_TYPE, VectorIndex.ARTIFACT_FORMAT)
             content = {
                 "encoder": self.fingerprint,
-                "model": self.model,
+                "model": self.encoder.model,
                 "settings": self.settings,
                 "corpus_fingerprint": corpus_fingerprint,
                 "dimensions": self.write_vectors(blocks, folder),
@@ -117,78 +150,183 @@ class VectorRetriever(LearnedRetriever):
             offsets.append(block.offsets[1:] + begin)
             begin += len(block.values)
         vectors.flush()
-        if self.many_vectors:
+        if self.encoder.many_vectors:
             np.save(folder / _OFFSETS, np.concatenate(offsets))
         return int(values.shape[1])
 
-    def check_vectors(self, folder: Path, units: int, rows: int, dimensions: int) -> None:
-        """`ValueError` for files of vectors that do not fit together."""
-        vectors = load_array(folder / _VECTORS, mapped=True)
-        if vectors.shape != (rows, dimensions):
-            raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
-        if (folder / _OFFSETS).exists():
-            check_rows(load_array(folder / _OFFSETS), units, rows)
-        elif rows != units:
-            raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
-
-    def read_vectors(self, folder: Path) -> DocumentVectors:
-        """All vectors, mapped from disk."""
-        offsets = load_array(folder / _OFFSETS) if (folder / _OFFSETS).exists() else None
-        return DocumentVectors(np.asarray(load_array(folder / _VECTORS, mapped=True)), offsets)
-
-    def searching(self, folder: Path, documents: DocumentVectors) -> Search:
-        """What ranks all documents for queries of vectors."""
-        if self.compute == "torch":
-            return TorchSearch(documents, self.placement.device)
-        return NumpySearch(documents)
-
     @property
-    def index_kind(self) -> str:
-        return self.name
+    def search_settings(self) -> dict[str, Any]:
+        """The arguments of `VectorIndex` that say how it is searched."""
+        return {"compute": self.compute, "device": self.encoder.device}
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
-        path = Path(path)
-        manifest = read_manifest(path, self.name, corpus_fingerprint, self._check)
-        if manifest["encoder"] != self.fingerprint:
+        index = VectorIndex(path, corpus_fingerprint=corpus_fingerprint, **self.search_settings)
+        if index.manifest["encoder"] != self.fingerprint:
+            made = index.manifest
             raise InputError(
                 f"the {self.name} index at '{path}' was made by another encoder or with other "
-                f"settings ({manifest['model']}, {manifest['settings']})",
-                valid=f"{self.model}, {dict(self.settings)}",
+                f"settings ({made['model']}, {made['settings']})",
+                valid=f"{self.encoder.model}, {dict(self.settings)}",
                 do=REBUILD,
             )
-        return VectorIndex(path, manifest, self)
-
-    def _check(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
-        check_table(folder / _UNITS, units)
-        self.check_vectors(folder, units, rows, manifest["dimensions"])
+        return index
 
 
-class VectorIndex(OpenedIndex):
-    """An opened index with the model of its queries. `docnos`: unit ids; `documents`: their
-    vectors, mapped from disk. Equal if folder, corpus and way of searching are."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class MultiVectorEngine(VectorEngine):
+    """Builds and opens a `VectorIndex` of an encoder that gives each token a vector.
 
-    query_columns: ClassVar[tuple[str, ...]] = ("query_vec", "query")
+    Args:
+        compression: `none` keeps every vector and searches exactly; `ivf_pq` compresses them to
+            about a seventh of float16 and searches approximately (see `CompressedSearch`), which
+            needs the extra `faiss`.
+        probes: See `VectorIndex`. They do not change the index.
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any], engine: VectorRetriever) -> None:
-        super().__init__(path, manifest)
-        self.engine: VectorRetriever = engine
+    Example:
+        >>> engine = MultiVectorEngine(ColBERT("colbert-ir/colbertv2.0"), compression="ivf_pq")
+        >>> engine.build(units, path)  # doctest: +SKIP
+        >>> pipe = engine.encoder >> engine.open(path).retriever() >> MaxP()  # doctest: +SKIP
+    """
+
+    compression: str = "none"
+    probes: int = 32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compression not in ("none", "ivf_pq"):
+            raise InputError(f"compression={self.compression!r}", valid="none, ivf_pq")
+        check_int("probes", self.probes)
+        if self._changed and self.compute != "numpy":
+            raise InputError(
+                f"compression=ivf_pq with compute={self.compute}", valid="compute=numpy"
+            )
+
+    @property
+    def _changed(self) -> dict[str, str]:
+        """The arguments that change the index, where they are not those of exact vectors."""
+        return {} if self.compression == "none" else {"compression": self.compression}
+
+    @property
+    def fingerprint(self) -> str:
+        """`InputError` also for a missing FAISS."""
+        if self._changed:
+            check_optional("faiss")
+        return self.encoder.fingerprint_with(**self._changed)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {**super().settings, **self._changed}
+
+    @property
+    def search_settings(self) -> dict[str, Any]:
+        return {**super().search_settings, "probes": self.probes}
+
+    def write_vectors(self, blocks: Blocks, folder: Path) -> int:
+        write = write_compressed if self._changed else super().write_vectors
+        return write(blocks, folder)
+
+    def check_disk(self, units: Iterable[Unit], path: Path) -> None:
+        """`InputError` with the sizes if the disk of `path` would not hold the tokens' vectors
+        twice (the encoding, and the index that is made of it; a compressed one counts a fifth),
+        estimated from the tokens of every n-th unit. Units that can be read only once are not
+        checked."""
+        if iter(units) is units:
+            return
+        total = length_hint(units) or sum(1 for _ in units)
+        step = max(1, total // _SAMPLE)
+        sample = [unit.contents for number, unit in enumerate(units) if number % step == 0]
+        if not sample:
+            return
+        tokens = sum(self.encoder.tokenize(sample)[1]) / len(sample) * total
+        (vectors,) = self.encoder.encode([""])
+        token_bytes = vectors.shape[1] * vectors.itemsize
+        free = _free_bytes(path)
+        copies = 1.2 if self._changed else 2
+        if copies * tokens * token_bytes > free:
+            raise InputError(
+                f"the vectors of {total} units, about {tokens / total:.0f} tokens each and "
+                f"{vectors.shape[1]} x {vectors.dtype} a token, take "
+                f"{gigabytes(int(tokens * token_bytes))} and {copies:g} times that while the index "
+                f"is made, and the disk of '{path.parent}' has {gigabytes(free)} free",
+                do="re-rank with it instead (reranker=colbert), set compression=ivf_pq or "
+                "storage=float16, choose shorter units, or another disk",
+            )
+
+
+def _free_bytes(path: Path) -> int:
+    """The free bytes of the disk of an index at `path`. What a killed build has left is counted
+    among what is needed, so it counts as free."""
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    work = work_folder(path)
+    left = sum(
+        file.stat().st_size
+        for part in work.parent.glob(f"{escape(work.name)}*")  # of every shard
+        for file in part.rglob("*")
+        if file.is_file()
+    )
+    return shutil.disk_usage(folder).free + left
+
+
+class VectorIndex(OpenedIndex, IndexArtifact):
+    """An index of vectors, one or many a unit. `docnos`: unit ids; `documents`: their vectors,
+    mapped from disk. Equal if folder, corpus and way of searching are.
+
+    It ranks by the column `query_vec`, which an encoder adds: `encoder >> index.retriever()`.
+
+    Args:
+        path: The folder of the index.
+        corpus_fingerprint: Of the corpus that it must be of; None for any.
+        compute: `numpy` (the vectors stay on disk and in the page cache) or `torch` (on `device`,
+            in its memory).
+        device: See `soundingline.pipelines.device.choose_device`.
+        probes: Clusters of a compressed index that are visited for each token of a query. More of
+            them find more of the exact ranking and take longer.
+
+    Raises:
+        InputError: If there is no index, if it is damaged, or of another corpus.
+    """
+
+    ARTIFACT_TYPE, ARTIFACT_FORMAT = "dense_index", "soundingline"
+    path: Path
+    query_columns: ClassVar[tuple[str, ...]] = ("query_vec",)
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        corpus_fingerprint: str | None = None,
+        compute: str = "numpy",
+        device: str | None = None,
+        probes: int = 32,
+    ) -> None:
+        _check_compute(compute)
+        path = Path(path)
+        kind = next((kind for kind in _KINDS if is_index(path, kind)), _KINDS[0])
+        super().__init__(path, read_manifest(path, kind, corpus_fingerprint, _check_vectors))
+        self.compute, self.device, self.probes = compute, device, probes
         self.docnos = Docnos(StringTable(path / _UNITS))
-        self.documents = engine.read_vectors(path)
-        self._shared = MadeOnce()
+        self.documents = _read_vectors(path)
+        self._shared = LazyValues()
 
     def __len__(self) -> int:
         return len(self.docnos)
 
-    def retriever(self, depth: int | None = None) -> Retriever:
-        """The best `depth` units of each query (None: as many as the model that opened the index
-        ranks); equal scores in the order of the index. The score of a unit does not depend on the
-        other queries and units of a frame."""
-        return Retriever(depth=self.engine.depth if depth is None else depth, index=self)
+    @property
+    def _opener(self) -> str:
+        return type(self).__name__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings: Any = {"compute": self.compute, "device": self.device, "probes": self.probes}
+        return partial(VectorIndex, **settings), (self.path,)
+
+    def retriever(self, depth: int = 1000) -> Retriever:
+        """The best `depth` units of each query; equal scores in the order of the index. The score
+        of a unit does not depend on the other queries and units of a frame."""
+        return Retriever(depth=depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """A query is a text or a vector (see `VectorRetriever.encode_queries`). `InputError` for a
-        vector of another shape."""
+        """A query is a vector [dimensions], or [tokens, dimensions] of a multi-vector model.
+        `InputError` for another shape."""
         return ranked_lists(self.docnos, self._search(self._vectors(queries), depth))
 
     def score(
@@ -200,8 +338,6 @@ class VectorIndex(OpenedIndex):
         return [maxsim([query], self.documents, of_query)[0] for query, of_query in pairs]
 
     def _vectors(self, queries: Sequence[Any]) -> Sequence[Vectors]:
-        if all(isinstance(query, str) for query in queries):
-            queries = self.engine.encode_queries(queries)
         vectors = [np.asarray(query, dtype=np.float32) for query in queries]
         dimensions = self.documents.vectors.shape[1]
         many = self.documents.offsets is not None
@@ -214,14 +350,49 @@ class VectorIndex(OpenedIndex):
                 )
         return vectors
 
-    @shared_property
+    @property
+    @shared
     def _search(self) -> Any:
         # Made by the first search: a torch search takes the device's memory.
-        return self.engine.searching(self.path, self.documents)
+        if is_compressed(self.path):
+            return CompressedSearch(self.path, self.documents, self.probes)
+        if self.compute == "torch":
+            return TorchSearch(self.documents, choose_device(self.device))
+        return NumpySearch(self.documents)
 
     @property
     def _identity(self) -> tuple[str, ...]:
-        return *super()._identity, self.engine.compute
+        return *super()._identity, self.compute
+
+
+def _check_compute(compute: str) -> None:
+    if compute not in ("numpy", "torch"):
+        raise InputError(f"compute={compute!r}", valid="numpy, torch")
+
+
+def _check_vectors(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """`ValueError` for files that do not fit together."""
+    units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
+    dimensions = manifest["dimensions"]
+    check_table(folder / _UNITS, units)
+    if is_compressed(folder):
+        check_compressed(folder, units, rows, dimensions)
+        return
+    vectors = load_array(folder / _VECTORS, mapped=True)
+    if vectors.shape != (rows, dimensions):
+        raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
+    if (folder / _OFFSETS).exists():
+        check_rows(load_array(folder / _OFFSETS), units, rows)
+    elif rows != units:
+        raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
+
+
+def _read_vectors(folder: Path) -> DocumentVectors:
+    """All vectors, mapped from disk."""
+    if is_compressed(folder):
+        return read_compressed(folder)
+    offsets = load_array(folder / _OFFSETS) if (folder / _OFFSETS).exists() else None
+    return DocumentVectors(np.asarray(load_array(folder / _VECTORS, mapped=True)), offsets)
 
 
 def check_rows(offsets: NDArray[np.int64], units: int, rows: int) -> None:
@@ -437,16 +608,6 @@ def _best(scores: NDArray[np.float32], depth: int) -> TopK:
     return ordered(numbers, scores[numbers], depth)
 
 
-def _best_of_rows(scores: Any, depth: int) -> list[TopK]:
-    """`_best` of each row of a torch tensor [queries, documents], on the tensor's device."""
-    least = scores.topk(min(depth, scores.shape[1]), dim=1).values[:, -1:]
-    rankings = []
-    for row, enough in zip(scores, scores >= least, strict=True):
-        numbers = enough.nonzero()[:, 0]
-        rankings.append(ordered(numbers.cpu().numpy(), row[numbers].cpu().numpy(), depth))
-    return rankings
-
-
 def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> TopK:
     """The best of some documents in ascending order of their numbers."""
     order = np.lexsort((numbers, -scores))[:depth]
@@ -467,3 +628,225 @@ def _blocks(offsets: NDArray[np.int64], tokens: int) -> Iterator[tuple[int, int]
         fitting = int(np.searchsorted(offsets, limit, side="right")) - 1
         bounds.append(max(bounds[-1] + 1, fitting))
     return pairwise(bounds)
+
+
+# A compressed index of token vectors, searched in three stages as PLAID does (Santhanam et al.,
+# CIKM 2022). FAISS clusters, encodes and decodes the vectors.
+#
+# codec.faiss   centroids and product quantiser, as FAISS writes them
+# lists.npy     uint16 [rows], the centroid of each vector
+# codes.npy     uint8 [rows, dimensions / 4], the quantised difference from it
+# postings.npy  int32, for each centroid the documents with a vector in its list, ascending
+# bounds.npy    int64 [centroids + 1], where each centroid's documents begin
+# offsets.npy   int64 [documents + 1], where each document's vectors begin
+
+FEWEST_ROWS = 1 << 13
+"""Vectors of the smallest collection: a quantiser of 256 values needs 39 for each."""
+_CODEC, _LISTS, _CODES = "codec.faiss", "lists.npy", "codes.npy"
+_POSTINGS, _BOUNDS = "postings.npy", "bounds.npy"
+_SUB = 4  # dimensions of a byte
+_PER_LIST = 40  # vectors that train a centroid
+_ROUNDS = 10  # of k-means
+_MOST_LISTS = 1 << 16  # numbers of 16 bits
+_GRAPH = 1 << 13  # centroids above which a graph finds the nearest one
+_LEAST = 4096  # documents that are scored by decoded vectors
+_DECODED = 1 << 17  # vectors that are decoded or encoded at once
+
+
+class CompressedVectors:
+    """Vectors that are decoded when they are read: `self[rows]` is float32 [rows, dimensions]."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, folder: Path) -> None:
+        self.codec = import_optional("faiss").read_index(str(folder / _CODEC))
+        self.lists = np.asarray(load_array(folder / _LISTS, mapped=True))
+        self._codes = np.asarray(load_array(folder / _CODES, mapped=True))
+        self.shape = len(self._codes), int(self.codec.d)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.float32]:
+        # FAISS stores list numbers little-endian, in as few bytes as hold the largest.
+        size = self.codec.sa_code_size() - self.codec.code_size
+        lists = self.lists[rows].astype("<u2").view(np.uint8).reshape(-1, 2)[:, :size]
+        parts = lists, self._codes[rows]
+        decoded: NDArray[np.float32] = self.codec.sa_decode(np.ascontiguousarray(np.hstack(parts)))
+        return decoded
+
+
+def write_compressed(blocks: Blocks, folder: Path) -> int:
+    """Write the vectors of an encoded corpus; their dimensions. `InputError` for vectors too few to
+    train on, and for dimensions that are no multiple of 4."""
+    rows = blocks.counts["rows"]
+    dimensions = next(iter(blocks)).values.shape[1]
+    if rows < FEWEST_ROWS or dimensions % _SUB:
+        raise InputError(
+            f"compression=ivf_pq for {rows} vectors of {dimensions} dimensions",
+            valid=f"{FEWEST_ROWS} vectors or more, in a multiple of {_SUB} dimensions",
+            do="set compression=none",
+        )
+    codec = _trained(blocks, rows, dimensions)
+    lists = open_memmap(folder / _LISTS, "w+", np.uint16, (rows,))
+    codes = open_memmap(folder / _CODES, "w+", np.uint8, (rows, dimensions // _SUB))
+    offsets, begin = [np.zeros(1, np.int64)], 0
+    for block in blocks:
+        for first in range(0, len(block.values), _DECODED):
+            part = block.values[first : first + _DECODED].astype(np.float32)
+            whole = codec.sa_encode(part)
+            end, head = begin + len(part), whole.shape[1] - codes.shape[1]
+            codes[begin:end] = whole[:, head:]
+            lists[begin:end] = whole[:, :head] @ (256 ** np.arange(head))
+            begin = end
+        offsets.append(block.offsets[1:] + offsets[-1][-1])
+    lists.flush()
+    codes.flush()
+    import_optional("faiss").write_index(codec, str(folder / _CODEC))
+    np.save(folder / _OFFSETS, np.concatenate(offsets))
+    _write_postings(folder, lists, np.concatenate(offsets), codec.nlist)
+    return dimensions
+
+
+def _trained(blocks: Blocks, rows: int, dimensions: int) -> Any:
+    """An index of FAISS without vectors: its centroids and its quantiser."""
+    faiss = import_optional("faiss")
+    most = min(4 * math.sqrt(rows), rows / _PER_LIST, _MOST_LISTS)
+    lists = 1 << int(math.log2(most))
+    coarse = f"IVF{lists}_HNSW32" if lists >= _GRAPH else f"IVF{lists}"
+    # `np`: no polysemous codes, whose training takes longer than all the rest.
+    recipe = f"{coarse},PQ{dimensions // _SUB}x8np"
+    codec = faiss.index_factory(dimensions, recipe, faiss.METRIC_INNER_PRODUCT)
+    codec.cp.niter = codec.pq.cp.niter = _ROUNDS
+    step = max(1, rows // (_PER_LIST * max(lists, 256)))
+    sample, first = [], 0  # Every row of a multiple of `step`, whatever the blocks.
+    for block in blocks:
+        sample.append(block.values[first::step].astype(np.float32))
+        first = (first - len(block.values)) % step
+    codec.train(np.concatenate(sample))
+    return codec
+
+
+def _write_postings(
+    folder: Path, lists: NDArray[np.uint16], offsets: NDArray[np.int64], number: int
+) -> None:
+    """Two passes over the lists of all vectors, so that memory holds one part."""
+    counts = np.zeros(number, np.int64)
+    for of_list, _ in _pairs(lists, offsets):
+        counts += np.bincount(of_list, minlength=number)
+    bounds = np.concatenate([[0], np.cumsum(counts)])
+    postings = open_memmap(folder / _POSTINGS, "w+", np.int32, (int(bounds[-1]),))
+    free = bounds[:-1].copy()
+    for of_list, documents in _pairs(lists, offsets):
+        first = np.searchsorted(of_list, of_list)
+        postings[free[of_list] + np.arange(len(of_list)) - first] = documents
+        free += np.bincount(of_list, minlength=number)
+    postings.flush()
+    np.save(folder / _BOUNDS, bounds)
+
+
+def _pairs(
+    lists: NDArray[np.uint16], offsets: NDArray[np.int64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The different pairs of list and document, of many documents at once; ascending."""
+    total = len(offsets) - 1
+    step = max(1, _DECODED * 8 * total // max(1, len(lists)))
+    for first in range(0, total, step):
+        part = offsets[first : first + step + 1]
+        documents = np.repeat(np.arange(first, first + len(part) - 1), np.diff(part))
+        keys = np.unique(lists[part[0] : part[-1]].astype(np.int64) * total + documents)
+        yield keys // total, keys % total
+
+
+def read_compressed(folder: Path) -> DocumentVectors:
+    """The vectors that `write_compressed` wrote; `InputError` if FAISS is not installed."""
+    vectors: Any = CompressedVectors(folder)
+    return DocumentVectors(vectors, load_array(folder / _OFFSETS))
+
+
+def check_compressed(folder: Path, units: int, rows: int, dimensions: int) -> None:
+    """`ValueError` for files that do not fit together."""
+    offsets, bounds = load_array(folder / _OFFSETS), load_array(folder / _BOUNDS)
+    postings = load_array(folder / _POSTINGS, mapped=True)
+    check_rows(offsets, units, rows)
+    check_offsets(bounds, len(postings), _BOUNDS)
+    vectors = CompressedVectors(folder)
+    if vectors.shape != (rows, dimensions) or len(vectors.lists) != rows:
+        raise ValueError(f"{_CODES} or {_LISTS} does not hold {rows} vectors")
+    if len(bounds) != vectors.codec.nlist + 1 or int(vectors.lists.max()) >= vectors.codec.nlist:
+        raise ValueError(f"{_CODEC} has {vectors.codec.nlist} lists, which do not fit the files")
+    if len(postings) and not 0 <= int(postings.min()) <= int(postings.max()) < units:
+        raise ValueError(f"{_POSTINGS} names documents that are not there")
+
+
+def is_compressed(folder: Path) -> bool:
+    """Whether an index holds vectors of `write_compressed`."""
+    return (folder / _CODEC).exists()
+
+
+class CompressedSearch:
+    """Approximate search; thread-safe. The `probes` centroids that are nearest to each token of the
+    query name the candidates. MaxSim with each vector replaced by its centroid orders them, and
+    MaxSim over the decoded vectors orders the best 4 x depth, 4096 at least."""
+
+    def __init__(self, folder: Path, documents: DocumentVectors, probes: int) -> None:
+        self._documents, self._probes = documents, probes
+        vectors: Any = documents.vectors
+        self._lists = vectors.lists
+        self._centroids = vectors.codec.quantizer.reconstruct_n(0, vectors.codec.nlist)
+        self._postings = np.asarray(load_array(folder / _POSTINGS, mapped=True))
+        self._bounds = load_array(folder / _BOUNDS)
+
+    def __call__(self, queries: Sequence[NDArray[Any]], depth: int) -> list[TopK]:
+        """The best documents of each query [tokens, dimensions], `depth` at most."""
+        return [self._search(query.astype(np.float32, copy=False), depth) for query in queries]
+
+    def _search(self, query: NDArray[np.float32], depth: int) -> TopK:
+        similar = self._centroids @ query.T
+        candidates = self._candidates(similar)
+        rescored = max(4 * depth, _LEAST)
+        if len(candidates) > rescored:
+            scores = self._approximate(similar, candidates)
+            candidates = np.sort(candidates[np.argpartition(-scores, rescored)[:rescored]])
+        (scores,) = maxsim([query], self._documents, candidates)
+        return ordered(candidates, scores, depth)
+
+    def _candidates(self, similar: NDArray[np.float32]) -> NDArray[np.int64]:
+        probes = min(self._probes, len(similar))
+        nearest = np.unique(np.argpartition(-similar, probes - 1, axis=0)[:probes])
+        named = np.zeros(len(self._documents), bool)
+        for number in nearest.tolist():
+            named[self._postings[self._bounds[number] : self._bounds[number + 1]]] = True
+        return np.flatnonzero(named)
+
+    def _approximate(
+        self, similar: NDArray[np.float32], candidates: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        scores = np.empty(len(candidates), np.float32)
+        offsets: Any = self._documents.offsets
+        bounds = np.linspace(0, len(candidates), cores() + 1).astype(int)
+
+        def score(part: tuple[int, int]) -> None:
+            own = slice(*part)
+            _score_centroids(similar, self._lists, offsets, candidates[own], scores[own])
+
+        with ThreadPoolExecutor(cores()) as pool:
+            list(pool.map(score, pairwise(bounds.tolist())))
+        return scores
+
+
+@compiled_for_sums
+def _score_centroids(
+    similar: NDArray[np.float32],
+    lists: NDArray[np.uint16],
+    offsets: NDArray[np.int64],
+    candidates: NDArray[np.int64],
+    scores: NDArray[np.float32],
+) -> None:
+    """MaxSim of each candidate with its vectors replaced by their centroids."""
+    tokens = similar.shape[1]
+    best = np.empty(tokens, np.float32)
+    for number in range(len(candidates)):
+        best[:] = -np.inf
+        for row in range(offsets[candidates[number]], offsets[candidates[number] + 1]):
+            of_row = similar[lists[row]]
+            for token in range(tokens):
+                best[token] = max(best[token], of_row[token])
+        scores[number] = best.sum()

@@ -23,14 +23,16 @@ from functools import partial
 from itertools import chain, count
 from operator import length_hint
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.index_folder import (
+    UniqueUnits,
     check_target,
     write_manifest,
+    write_metadata,
 )
 from soundingline.pipelines.lexical.analyzers import Analyzer, is_ngram, make_analyzer
 from soundingline.pipelines.lexical.invert import (
@@ -42,13 +44,12 @@ from soundingline.pipelines.lexical.invert import (
     terms_path,
 )
 from soundingline.pipelines.lexical.storage import (
-    ARTIFACT,
-    ARTIFACT_METADATA,
+    ARTIFACT_FORMAT,
+    ARTIFACT_TYPE,
     KIND,
     TEXTS,
     TITLES,
     UNITS,
-    StringLookup,
     StringWriter,
     array_path,
     encode_lengths,
@@ -58,11 +59,11 @@ from soundingline.pipelines.lexical.word_break import WordTable
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import atomic_folder, dump_json
+from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled
 
 LEAST_MEMORY_MB = 16
-BYTES_A_UNIT = 35  # in memory until a build ends, most of it while repeated ids are looked for
+BYTES_A_UNIT = 45  # in memory until a build ends, most of it while repeated ids are looked for
 LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in the dictionaries of a build, measured on English web text
@@ -86,11 +87,10 @@ def build_index(
 ) -> None:
     """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
     check_int("memory_mb", memory_mb, ge=LEAST_MEMORY_MB)
-    check_target(path, KIND, overwrite=overwrite)
     if (known := total or length_hint(units)) > LARGEST_INDEX:
         raise too_many(known)
     analysis = make_analyzer(analyzer)
-    with clear_errors(path), atomic_folder(path, replace=overwrite) as folder:
+    with index_folder(path, KIND, ARTIFACT_FORMAT, overwrite=overwrite) as (folder, manifest):
         work = folder / "work"
         work.mkdir()
         memory = memory_mb * MB
@@ -98,20 +98,34 @@ def build_index(
         batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
         kind, counts = _finish(batches, work, folder, memory // 2)
         shutil.rmtree(work)
-        (folder / ARTIFACT).write_text(dump_json(ARTIFACT_METADATA), "utf-8")
-        write_manifest(
-            folder,
-            KIND,
-            {
-                "analyzer": analysis.name,
-                "analyzer_fingerprint": analysis.fingerprint,
-                "corpus_fingerprint": corpus_fingerprint,
-                "texts": keep_texts,
-                "type": kind,
-                "counts": counts,
-                "versions": {"python": platform.python_version(), "numpy": np.__version__},
-            },
-        )
+        manifest |= {
+            "analyzer": analysis.name,
+            "analyzer_fingerprint": analysis.fingerprint,
+            "corpus_fingerprint": corpus_fingerprint,
+            "texts": keep_texts,
+            "type": kind,
+            "counts": counts,
+        }
+
+
+@contextmanager
+def index_folder(
+    path: Path, kind: str, artifact_format: str, *, overwrite: bool
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A folder for the files of an inverted index and a mapping for its manifest, both of which the
+    block fills. The folder appears at `path` when the block ends; nothing is left if it raises.
+
+    Raises:
+        InputError: for a `path` that holds anything but an index of that kind, or such an index
+            without `overwrite`, and for a full disk.
+    """
+    check_target(path, kind, overwrite=overwrite)
+    manifest: dict[str, Any] = {}
+    with clear_errors(path), atomic_folder(path, replace=overwrite) as folder:
+        yield folder, manifest
+        write_metadata(folder, ARTIFACT_TYPE, artifact_format)
+        versions = {"python": platform.python_version(), "numpy": np.__version__}
+        write_manifest(folder, kind, {**manifest, "versions": versions})
 
 
 def words_in(memory: int) -> int:
@@ -150,25 +164,18 @@ def read_texts(
     ids = StringWriter(folder / UNITS)
     fields = {"title": TITLES, "text": TEXTS} if keep_texts else {}
     writers = {field: StringWriter(folder / name) for field, name in fields.items()}
-    hashes = array("q")
-    next_check = 1024
+    checked, number = UniqueUnits(units), 0
     # A new vocabulary begins that many batches late, so that all of them must be small.
     characters = min(_BATCH_CHARACTERS, memory // (64 * (1 + AHEAD)))
-    for batch, texts in _batches(units, characters):
+    for batch, texts in _batches(checked, characters):
         ids.extend(to_bytes(unit.unit_id) for unit in batch)
-        hashes.extend(hash(unit.unit_id) for unit in batch)
         for field, writer in writers.items():
             writer.extend(to_bytes(getattr(unit, field)) for unit in batch)
-        if len(hashes) > LARGEST_INDEX:
-            raise too_many(len(hashes))
-        # Checked whenever the count has doubled: early for the user, and cheap in total.
-        if len(hashes) >= next_check:
-            _check_ids(hashes, ids)
-            next_check = 2 * len(hashes)
+        number += len(batch)
+        if number > LARGEST_INDEX:
+            raise too_many(number)
         yield texts
-    if not hashes:
-        raise InputError("the corpus is empty: no unit to index", do="check its path and split")
-    _check_ids(hashes, ids)
+    checked.finish()
     for writer in (ids, *writers.values()):
         writer.close()
 
@@ -186,17 +193,6 @@ def _batches(units: Iterable[Unit], characters: int) -> Iterator[tuple[list[Unit
             batch, texts, size = [], [], 0
     if batch:
         yield batch, texts
-
-
-def _check_ids(hashes: array[int], ids: StringWriter) -> None:
-    doubled = StringLookup(np.frombuffer(hashes, np.int64), ids.read).doubled()
-    if doubled:
-        first, second = doubled
-        raise InputError(
-            f"units {first + 1} and {second + 1} have the same id '{ids.read(second)}'",
-            valid="every unit_id once",
-            do="remove or rename one of them",
-        )
 
 
 def _finish(

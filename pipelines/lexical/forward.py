@@ -40,7 +40,7 @@ from soundingline.toolkit.jit import compiled
 _SEARCH_PAYS = 8  # times as many postings as documents: then each document is searched for
 _FILES_PAY = 1 << 21  # postings: a walk through fewer takes a few milliseconds
 _PIECE = 1 << 25  # entries written at once, of six bytes each
-_SHARE = 0.1  # of the documents: terms in more are no feedback terms
+_SHARE = 0.1  # of the documents: terms in more are not feedback terms
 _KIND = "forward"
 
 Vector = tuple[NDArray[np.int32], NDArray[np.int32]]

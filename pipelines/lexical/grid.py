@@ -83,17 +83,31 @@ class GridTables(NamedTuple):
     along: NDArray[np.float32]
 
 
+class Judged(NamedTuple):
+    """A question in a grid: its `terms`, ascending, their `weights` times idf, and its judged
+    documents. The units of document `j` are `first[j]`..`last[j] - 1`, and `scores` [judged, padded
+    cells] holds its best score."""
+
+    terms: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+
+class Layout(NamedTuple):
+    """`blocks` are unit numbers that no parent's units straddle, `longest` apart at most; `parents`
+    the parent of each unit, empty where units are documents."""
+
+    blocks: NDArray[np.int64]
+    longest: int
+    parents: NDArray[np.int32]
+
+
 @compiled
-def judged_scores(
-    arrays: Arrays,
-    tables: GridTables,
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    scores: NDArray[np.float32],
-) -> None:
-    """The best score among the units `first[j]`..`last[j] - 1` of each judged document."""
+def judged_scores(arrays: Arrays, tables: GridTables, judged: Judged) -> None:
+    """Raise the scores of the judged documents to those of their best units."""
+    terms, weights, first, last, scores = judged
     start = np.empty(len(terms), np.uint64)
     sums = np.empty(scores.shape[1], np.float32)
     share = np.empty((1, scores.shape[1]), np.float32)
@@ -116,28 +130,20 @@ def judged_scores(
 def rank_judged(
     arrays: Arrays,
     tables: GridTables,
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    blocks: NDArray[np.int64],
-    parents: NDArray[np.int32],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    scores: NDArray[np.float32],
+    layout: Layout,
+    judged: Judged,
     depth: int,
     ranks: NDArray[np.int32],
 ) -> int:
-    """Write `ranks` [judged, padded cells]: from 1; 0 where not among the `depth` best units.
-
-    `blocks` are unit numbers that no parent's units straddle; `parents` the parent of each unit,
-    empty where units are documents. Gives the number of units that were scored in full.
-    """
+    """Write `ranks` [judged, padded cells]: from 1; 0 where not among the `depth` best units. Gives
+    the number of units that were scored in full."""
+    blocks, longest, parents = layout
+    terms, weights, first, last, scores = judged
     width = scores.shape[1]
-    longest = 0
-    for k in range(len(blocks) - 1):
-        longest = max(longest, blocks[k + 1] - blocks[k])
     by_class = np.empty((longest, CLASSES), np.float32)
     frequencies = np.empty((longest, len(terms)), np.int32)
     knots = np.empty((longest, KNOTS), np.float32)
+    reaching = np.empty(longest, np.int64)
     at_knots = np.empty((256, KNOTS), np.float32)
     fresh = np.zeros(256, np.bool_)
     ranges = np.empty((width // LANES, 2), np.uint64)
@@ -164,14 +170,11 @@ def rank_judged(
             since = 0
         walk(arrays, tables, terms, weights, start, low, high, by_class, frequencies)
         np.dot(by_class, tables.knot_weights, knots)
-        for unit in range(low, high):
-            code = np.uint64(codes[unit])
-            if not fresh[code]:
-                need_at_knots(tables.knot[code], needed, at_knots[code])
-                fresh[code] = True
-            row = np.uint64(unit - low)
-            if falls_short(knots, row, at_knots, code):
-                continue
+        for i in range(
+            _reaching(codes, low, high, knots, tables.knot, needed, at_knots, fresh, reaching)
+        ):
+            unit = reaching[i]
+            code, row = np.uint64(codes[unit]), np.uint64(unit - low)
             count = open_ranges(knots, row, tables.knot, tables.along, code, needed, ranges)
             if count == 0:
                 continue
@@ -195,6 +198,31 @@ def rank_judged(
             reached = scores[j, c] > 0 and units_above[j, c] < depth
             ranks[j, c] = parents_above[j, c] + 1 if reached else 0
     return scored
+
+
+@compiled
+def _reaching(
+    codes: NDArray[np.uint8],
+    low: int,
+    high: int,
+    knots: NDArray[np.float32],
+    knot: NDArray[np.uint32],
+    needed: NDArray[np.float32],
+    at_knots: NDArray[np.float32],
+    fresh: NDArray[np.bool_],
+    reaching: NDArray[np.int64],
+) -> int:
+    """Write those of the units `low`..`high - 1` whose values at the knots reach what is needed:
+    their number. `at_knots` is what is needed by length code, once the code is `fresh`."""
+    count = 0
+    for unit in range(low, high):
+        code = np.uint64(codes[unit])
+        if not fresh[code]:
+            need_at_knots(knot[code], needed, at_knots[code])
+            fresh[code] = True
+        reaching[count] = unit
+        count += not falls_short(knots, np.uint64(unit - low), at_knots, code)
+    return count
 
 
 @compiled
@@ -447,9 +475,9 @@ class GridBM25:
         parts = []
         for cells in self._portions():
             tables = self._tables(cells, terms)
-            spans = self._units.spans(question.docids)
             scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
-            judged_scores(self._arrays, tables, terms, weights, *spans, scores)
+            judged = Judged(terms, weights, *self._units.spans(question.docids), scores)
+            judged_scores(self._arrays, tables, judged)
             parts.append(scores[:, : len(cells)])
         return self._in_order(parts)
 
@@ -505,24 +533,21 @@ class GridBM25:
         weights: NDArray[np.float32],
         docids: Sequence[str],
     ) -> NDArray[np.int32]:
-        first, last = self._units.spans(docids)
         scores = np.zeros((len(docids), tables.norms.shape[1]), np.float32)
         ranks = np.zeros(scores.shape, np.int32)
         if len(terms) and len(docids):
-            judged_scores(self._arrays, tables, terms, weights, first, last, scores)
-            units = self._units
-            layout = (units.blocks, units.parents, first, last)
-            rank_judged(self._arrays, tables, terms, weights, *layout, scores, self.depth, ranks)
+            judged = Judged(terms, weights, *self._units.spans(docids), scores)
+            judged_scores(self._arrays, tables, judged)
+            rank_judged(self._arrays, tables, self._units.layout, judged, self.depth, ranks)
         return ranks[:, : tables.cells].copy()
 
 
 class _Documents(NamedTuple):
-    """Which units belong to which document. `parents` is empty if every unit is a document."""
+    """Which units belong to which document."""
 
     places: StringLookup
     starts: NDArray[np.int64]
-    parents: NDArray[np.int32]
-    blocks: NDArray[np.int64]
+    layout: Layout
 
     @classmethod
     def of(cls, index: LexicalIndex) -> _Documents:
@@ -549,7 +574,8 @@ class _Documents(NamedTuple):
             parents = np.repeat(np.arange(len(starts), dtype=np.int32), np.diff(bounds))
         # Blocks of about `_BLOCK` units begin where a document begins.
         starting = bounds[np.searchsorted(bounds, np.arange(0, bounds[-1], _BLOCK))]
-        return cls(positions, bounds, parents, np.unique(np.append(starting, bounds[-1])))
+        blocks = np.unique(np.append(starting, bounds[-1]))
+        return cls(positions, bounds, Layout(blocks, int(np.diff(blocks).max()), parents))
 
     def spans(self, docids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and one after the last unit of each document; no unit of an unknown one."""

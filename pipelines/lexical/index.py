@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import RankedList, TermQuery, ranked_lists
 from soundingline.pipelines.index_folder import (
-    MANIFEST,
     Documents,
+    IndexArtifact,
+    OpenedIndex,
     TermIndex,
     as_units,
     read_manifest,
@@ -46,7 +47,8 @@ from soundingline.pipelines.lexical.likelihood import (
 )
 from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.lexical.storage import (
-    ARTIFACT_METADATA,
+    ARTIFACT_FORMAT,
+    ARTIFACT_TYPE,
     KIND,
     TERMS,
     TEXTS,
@@ -57,10 +59,11 @@ from soundingline.pipelines.lexical.storage import (
     StringTable,
     check_index,
     load_arrays,
+    load_postings,
 )
 from soundingline.pipelines.stage import ByArguments
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_call, check_int, check_weights
+from soundingline.toolkit.errors import InputError, Runtime, check_call, check_int, check_weights
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.queries import parse_query
 
@@ -74,7 +77,7 @@ _CACHED_TABLES = 8  # of a model's newest settings
 _MANY = 1_000_000
 
 
-_Sums = tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]
+Sums = tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]
 """The known terms of a query, and a function that adds their scores to those of the documents."""
 
 
@@ -91,13 +94,64 @@ class _Term(NamedTuple):
         return slice(self.first, self.first + self.document_frequency)
 
 
-class LexicalIndex(TermIndex, pt.Artifact):
-    """An inverted index over units of text, for ranking with Lucene's statistics; an artifact of
+class InvertedIndex(OpenedIndex, IndexArtifact):
+    """The postings of each term, with counts or impacts, mapped from disk; an artifact of
     PyTerrier's (`pt.Artifact.load`, `build_package`, `from_url`, `from_hf`, `to_hf`).
 
-    `LexicalIndex.build` makes one, and `LexicalIndex(path)` opens it. A document's number is its
-    position in the input; `docnos` gives its unit id, `vocabulary` the index terms in order of
-    their bytes. Safe for many threads; pickled, it travels as its path.
+    A document's number is its position in the input; `docnos` gives its unit id. Safe for many
+    threads; pickled, it travels as its path.
+    """
+
+    ARTIFACT_TYPE = ARTIFACT_TYPE
+    path: Path
+    _values: ClassVar[type[np.number[Any]]] = np.int32
+    """The type of the values of postings."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        super().__init__(path, manifest)
+        self.docnos, self.vocabulary = Docnos(StringTable(path / UNITS)), StringTable(path / TERMS)
+        self._postings = load_postings(path, manifest)
+        self._buffers = ScoreBuffers(self._postings, len(self.docnos))
+
+    def __len__(self) -> int:
+        return len(self.docnos)
+
+    def find(self, term: str) -> int:
+        """The position of an index term in `vocabulary`; -1 if it is not there."""
+        return self.vocabulary.find(term)
+
+    def _places(self, term: str) -> slice:
+        """Where the postings of a term are; nowhere if it is unknown."""
+        number = self.find(term)
+        return slice(*self._postings.offsets[number : number + 2].tolist() if number >= 0 else [0])
+
+    def document_frequency(self, terms: str | Iterable[str]) -> Any:
+        """In how many documents an index term occurs (0 if it is unknown); for several terms, an
+        array."""
+        if isinstance(terms, str):
+            places = self._places(terms)
+            return places.stop - (places.start or 0)
+        return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
+
+    @property
+    def document_frequencies(self) -> NDArray[np.int64]:
+        """In how many documents each term of `vocabulary` occurs."""
+        return np.diff(self._postings.offsets)
+
+    def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """The numbers of the documents that hold an index term, ascending, and their counts (int32)
+        or impacts (float32)."""
+        _, documents, values = self._postings
+        places = self._places(term)
+        return documents[places].astype(np.int32), values[places].astype(self._values)
+
+
+class LexicalIndex(TermIndex, InvertedIndex):
+    """An inverted index over units of text, for ranking with Lucene's statistics. An artifact of
+    PyTerrier's, as `InvertedIndex`.
+
+    `LexicalIndex.build` makes one, and `LexicalIndex(path)` opens it. `vocabulary` has the index
+    terms in order of their bytes. To analyse a text: `index.analyzer.terms(text)`.
 
     Opening maps the files, and compares those that have changed since the last check with their
     checksums.
@@ -118,28 +172,22 @@ class LexicalIndex(TermIndex, pt.Artifact):
         1
     """
 
-    ARTIFACT_TYPE = ARTIFACT_METADATA["type"]
-    ARTIFACT_FORMAT = ARTIFACT_METADATA["format"]
-    ARTIFACT_PACKAGE_HINT = ARTIFACT_METADATA["package_hint"]
-    path: Path
+    ARTIFACT_FORMAT = ARTIFACT_FORMAT
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
         manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
         super().__init__(path, manifest, make_analyzer(manifest["analyzer"]))
-        self.docnos = Docnos(StringTable(path / UNITS))
         self.statistics = Statistics.of(manifest)
-        self._arrays = load_arrays(path, manifest)
-        self.vocabulary = StringTable(path / TERMS)
+        self._arrays = load_arrays(path, self._postings)
         self._document_terms = DocumentTerms(
             path, self._arrays, self.statistics.documents_with_terms, self.analyzer.longest
         )
         self._terms: dict[str, _Term] = {}
-        self._buffers = ScoreBuffers(self._arrays.postings, len(self))
         average = self.statistics.average_length
         self._tf_weights = lru_cache(_CACHED_TABLES)(partial(TfWeights.of, average=average))
         self._dirichlet = lru_cache(_CACHED_TABLES)(Dirichlet.of)
-        self._collection_frequency = cache(partial(collection_frequency, self._arrays.postings))
+        self._collection_frequency = cache(partial(collection_frequency, self._postings))
 
     @classmethod
     @check_call
@@ -192,11 +240,6 @@ class LexicalIndex(TermIndex, pt.Artifact):
         )
         return cls(path, corpus_fingerprint=corpus_fingerprint)
 
-    def _package_files(self) -> Iterator[tuple[str, str]]:
-        """What a package of PyTerrier's holds: what was built, and not what was noted since."""
-        for name in sorted([MANIFEST, *self.manifest["files"]]):
-            yield name, str(self.path / name)
-
     def get_corpus_iter(self, return_toks: bool = True) -> Iterator[dict[str, Any]]:
         """The documents, in their order, as PyTerrier's indexers take them: `docno`, and `toks`, a
         dict of index terms to frequencies; without `return_toks`, `docno`, `title` and `text`
@@ -241,30 +284,13 @@ class LexicalIndex(TermIndex, pt.Artifact):
         """For `pt.text.get_text(index)`: adds `text` and `title`, or the columns of `fields`."""
         return TextLoader(self, _FIELDS if fields == "*" else fields)
 
-    def __len__(self) -> int:
-        return self.statistics.documents
-
     @property
     def lengths(self) -> NDArray[np.int32]:
         """Tokens of each document."""
         return self._arrays.lengths
 
-    def document_frequency(self, terms: str | Iterable[str]) -> Any:
-        """In how many documents an index term occurs (0 if it is unknown); for several terms, an
-        array. Analyse text first: `index.analyzer.terms(text)`."""
-        if isinstance(terms, str):
-            return self._term(terms).document_frequency
-        return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
-
-    @property
-    def document_frequencies(self) -> NDArray[np.int64]:
-        """In how many documents each term of `vocabulary` occurs."""
-        return np.diff(self._arrays.offsets)
-
-    def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """The numbers of the documents that hold an index term, ascending, and its frequencies."""
-        arrays, part = self._arrays, self._term(term).postings
-        return arrays.documents[part].astype(np.int32), arrays.frequencies[part].astype(np.int32)
+    def _places(self, term: str) -> slice:
+        return self._term(term).postings
 
     def idf(self, term: str) -> float:
         """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
@@ -373,23 +399,23 @@ class LexicalIndex(TermIndex, pt.Artifact):
     def _term(self, term: str) -> _Term:
         if term not in self._terms:
             entry = _Term(0, 0, 0.0, 0)
-            if (number := self.vocabulary.find(term)) >= 0:
+            if (number := self.find(term)) >= 0:
                 first, last = self._arrays.offsets[number : number + 2].tolist()
                 weight = idf(self.statistics.documents_with_terms, last - first)
                 entry = _Term(number, last - first, weight, first)
             self._terms[term] = entry
         return self._terms[term]
 
-    def _sums(self, query: TermQuery, model: Any) -> _Sums:
+    def _sums(self, query: TermQuery, model: Any) -> Sums:
         if hasattr(model, "mu"):
             return self._likelihood(query, model.mu)
         return self._bm25(query, model.k1, model.b)
 
-    def _bm25(self, query: TermQuery, k1: float, b: float) -> _Sums:
+    def _bm25(self, query: TermQuery, k1: float, b: float) -> Sums:
         terms, weights = self._weighted(query)
         return terms, partial(add_bm25, self._arrays, terms, weights, *self._tf_weights(k1, b))
 
-    def _likelihood(self, query: TermQuery, mu: float) -> _Sums:
+    def _likelihood(self, query: TermQuery, mu: float) -> Sums:
         known = self._known(query)
         counts = np.array([self._collection_frequency(term.number) for term, _ in known])
         probabilities = (counts + 1) / (self.statistics.tokens + 1)
@@ -450,7 +476,8 @@ class TextLoader(ByArguments, pt.Transformer):
             units = self.index.texts(list(map(str, inp["docno"].tolist())))
         except KeyError as error:
             raise InputError(
-                f"the ranking names {error}, which the index lacks", do="rank and read one index"
+                f"the ranking names {error}, which is missing from the index",
+                do="rank and read one index",
             ) from error
         columns = {field: [getattr(unit, field) for unit in units] for field in self.fields}
         return inp.assign(**{name: pd.Series(values, inp.index, dtype=object)
@@ -517,7 +544,7 @@ class LexicalEngine:
     """
 
     analyzer: str = "english"
-    memory_mb: int = 1024
+    memory_mb: Runtime[int] = 1024
     name: str = "lexical"
     supports: ClassVar[frozenset[str]] = frozenset(
         {"bm25", "ql", "rm3", "grid", "operators", "weighted queries", "enriched documents"}

@@ -17,7 +17,7 @@ Elasticsearch's `simple_query_string`, nothing in a query is an error:
 
 Postings have no positions. The units that have all words of a phrase are therefore verified by
 their texts, in the order of the ranking and no further than its depth. Phrases of an enrichment are
-no text of a unit.
+not text of a unit.
 """
 
 from __future__ import annotations

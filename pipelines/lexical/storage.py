@@ -1,14 +1,18 @@
-"""The files of a lexical index, and their types.
+"""The files of an inverted index, and their types.
 
     manifest.json       written last: format, counts, analyzer, corpus, versions, checksums
     offsets.bin         int64 [terms + 1]   where each term's postings begin
     documents.bin       uint32 [postings]   document numbers, ascending within a term
-    frequencies.bin     uint16 [postings]   term frequency; uint32 where one is above 65,535
+    frequencies.bin     uint16 [postings]   term frequency; uint32 where one is above 65,535;
+                                            float32 for impacts that are not small whole numbers
+    terms.bytes/.offsets, units.bytes/.offsets   index terms, unit ids
+    pt_meta.json        what PyTerrier opens the index by (`pt.Artifact`)
+
+A lexical index has its terms sorted by UTF-8, and besides these files
+
     lengths.bin         int32 [documents]   tokens of each document
     length_codes.bin    uint8 [documents]   the same in Lucene's one byte
-    terms.bytes/.offsets, units.bytes/.offsets   index terms (sorted by UTF-8), unit ids
     titles.bytes/.offsets, texts.bytes/.offsets  titles and texts of the units, if they are stored
-    pt_meta.json        what PyTerrier opens the index by (`pt.Artifact`)
 
 All numbers are little-endian."""
 
@@ -16,7 +20,8 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,18 +29,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 KIND = "lexical"
-ARTIFACT = "pt_meta.json"
-ARTIFACT_METADATA = {
-    "type": "sparse_index",
-    "format": "soundingline",
-    "package_hint": "soundingline",
-}
+ARTIFACT_TYPE = "sparse_index"
+ARTIFACT_FORMAT = "soundingline"
 TERMS = "terms"
 UNITS = "units"
 TITLES = "titles"
-# Where the texts of a ranking are: an attribute of its frame, plain text, because pandas copies,
-# pickles and writes attributes with the frame.
-ATTRIBUTE = "soundingline_texts"
 TEXTS = "texts"
 
 
@@ -55,10 +53,6 @@ class Arrays(NamedTuple):
     frequencies: NDArray[Any]
     lengths: NDArray[np.int32]
     length_codes: NDArray[np.uint8]
-
-    @property
-    def postings(self) -> Postings:
-        return Postings(self.offsets, self.documents, self.frequencies)
 
 
 class Statistics(NamedTuple):
@@ -95,10 +89,10 @@ def load_postings(folder: Path, manifest: Mapping[str, Any]) -> Postings:
     )
 
 
-def load_arrays(folder: Path, manifest: Mapping[str, Any]) -> Arrays:
-    """Map every array of a lexical index, read-only."""
+def load_arrays(folder: Path, postings: Postings) -> Arrays:
+    """The postings of a lexical index with its other arrays, which are mapped read-only."""
     return Arrays(
-        *load_postings(folder, manifest),
+        *postings,
         load_array(folder, "lengths", "<i4"),
         load_array(folder, "length_codes", "|u1"),
     )
@@ -106,8 +100,9 @@ def load_arrays(folder: Path, manifest: Mapping[str, Any]) -> Arrays:
 
 def check_index(folder: Path, manifest: Mapping[str, Any]) -> None:
     """`ValueError` for an index whose arrays do not fit together, or lead outside of each other."""
-    counts, arrays = Statistics.of(manifest), load_arrays(folder, manifest)
-    check_postings(arrays.postings, counts.documents, counts.terms, counts.postings)
+    counts, postings = Statistics.of(manifest), load_postings(folder, manifest)
+    arrays = load_arrays(folder, postings)
+    check_postings(postings, counts.documents, counts.terms, counts.postings)
     _check_size(arrays.lengths, counts.documents, "lengths")
     _check_size(arrays.length_codes, counts.documents, "length_codes")
     check_range(arrays.lengths, 0, counts.tokens, "lengths.bin")
@@ -144,6 +139,15 @@ def to_bytes(text: str) -> bytes:
 
 def to_text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
+
+
+def to_texts(data: bytes, bounds: Sequence[int]) -> list[str]:
+    """The strings between neighbouring `bounds` of `data`."""
+    pairs = pairwise(bounds)
+    if data.isascii():  # all to text at once is faster
+        text = data.decode("ascii")
+        return [text[start:end] for start, end in pairs]
+    return [to_text(data[start:end]) for start, end in pairs]
 
 
 class StringWriter:
@@ -190,6 +194,8 @@ class StringTable:
         self._blob = map_bytes(stem.with_suffix(".bytes"))
         # Reading a plain integer from a memoryview is faster than from a numpy array.
         self._offsets = memoryview(map_bytes(stem.with_suffix(".offsets"))).cast("q")
+        self._bytes = np.frombuffer(self._blob, np.uint8)
+        self._starts = np.frombuffer(self._offsets, np.int64)
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -204,6 +210,14 @@ class StringTable:
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of a table of {len(self)} strings")
         return to_text(self.data(position))
+
+    def take(self, positions: NDArray[Any]) -> list[str]:
+        """The strings at these positions, whose bytes are copied and decoded together."""
+        starts = self._starts[positions]
+        sizes = self._starts[positions + 1] - starts
+        ends = np.cumsum(sizes)
+        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + sizes, sizes)
+        return to_texts(self._bytes[places].tobytes(), [0, *ends.tolist()])
 
     def find(self, text: str) -> int:
         """The position of `text` in a table that is sorted by its bytes; -1 if it is not there."""
@@ -266,7 +280,7 @@ class StringLookup:
 class Docnos:
     """The unit ids of an index by document number, decoded when they are first read."""
 
-    def __init__(self, table: StringTable | NDArray[np.object_]) -> None:
+    def __init__(self, table: StringTable) -> None:
         self._table = table
         self._names = np.full(len(table), None, dtype=object)
         self._known = np.zeros(len(table), dtype=bool)
@@ -283,7 +297,7 @@ class Docnos:
         unknown = numbers[~self._known[numbers]]
         if len(unknown):
             # The names first and their marks second: another thread must not see a mark too early.
-            self._names[unknown] = [self._table[number] for number in unknown.tolist()]
+            self._names[unknown] = self._table.take(unknown)
             self._known[unknown] = True
         return self._names[numbers]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.lexical.storage import to_text
+from soundingline.pipelines.lexical.storage import to_texts
 from soundingline.toolkit.jit import compiled
 
 VERSION = "unicode-12.1"  # of word_break.txt
@@ -141,7 +141,7 @@ BYTE_CLASSES = make_byte_classes(
 # Underscores with marks between them. A row of these before no word is searched from each place in
 # it to its end, which only a window of fixed length keeps from being quadratic.
 _MARKED = f"{_set('ExtendNumLet')}{_set('Extend')}+{_set('ExtendNumLet')}"
-# Marks that are no token alone, and underscores. Scripts without spaces have other marks.
+# Marks that are not a token alone, and underscores. Scripts without spaces have other marks.
 _NO_TOKEN = (
     f"(?:(?!{_set('Complex_Context')}|[{_TONES}])(?:{_set('ExtendNumLet')}|{_set('Extend')}))*"
 )
@@ -152,7 +152,7 @@ _LETTER_PICTURES = "[\u2139\u24c2\U0001f170\U0001f171\U0001f17e\U0001f17f]"
 class _Unicode(NamedTuple):
     """The patterns of text that is not ASCII. `token` is the longest token, unless the piece is
     `ambiguous`; `kinds` is each kind of token alone, and `no_token` a row, possibly empty, of
-    characters that are no token without others."""
+    characters that are not a token without others."""
 
     token: re.Pattern[str]
     ambiguous: re.Pattern[str]
@@ -285,12 +285,7 @@ class WordTable:
         """The forms from number `first` on, in the order of their numbers."""
         ends = self._ends[first : self._size + 1]
         data = self._kept[ends[0] : ends[-1]].tobytes()
-        bounds = (ends - ends[0]).tolist()
-        pairs = pairwise(bounds)
-        if data.isascii():  # all to text at once is faster
-            text = data.decode("ascii")
-            return [text[start:end] for start, end in pairs]
-        return [to_text(data[start:end]) for start, end in pairs]
+        return to_texts(data, (ends - ends[0]).tolist())
 
     def numbers(self, texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """The number of each form of the texts, and where those of each text end."""
@@ -341,63 +336,96 @@ def number_forms(
     number_ends: NDArray[np.int64],
 ) -> bool:
     """Number the forms of the texts in `data`, which end at `ends`, from where `state` says:
-    text, byte, forms met, distinct forms. False where a new form lacks room; the last value of
-    `state` is its length then, and the next call goes on with it."""
+    text, byte, forms met, distinct forms. False where there is no room for a new
+    form; the last value of `state` is its length then, and the next call goes on with it."""
     row, position, count, size = state[0], state[1], state[2], state[3]
     while row < len(ends):
-        first = ends[row - 1] if row > 0 else 0
-        end = ends[row]
-        while position < end:
-            start = position
-            last = np.uint64(0)
+        first, last = ends[row - 1] if row > 0 else 0, ends[row]
+        while position < last:
+            end = position
+            tail = np.uint64(0)
             before_last = seed
-            while position < end:
-                byte = data[position]
+            while end < last:
+                byte = data[end]
                 kind = classes[byte]
                 if not kind & PART:
                     if not kind & MARK:
                         break
-                    left = classes[data[position - 1]] if position > first else 0
-                    right = classes[data[position + 1]] if position + 1 < end else 0
+                    left = classes[data[end - 1]] if end > first else 0
+                    right = classes[data[end + 1]] if end + 1 < last else 0
                     if not ((left | right) & FOREIGN or left & right & (kind >> JOINS)):
                         break
-                before_last = (before_last + (last >> _TOP)) * _FACTOR
-                last = last << _BYTE | np.uint64(byte)
-                position += 1
-            length = position - start
-            if length == 0:
+                before_last = (before_last + (tail >> _TOP)) * _FACTOR
+                tail = tail << _BYTE | np.uint64(byte)
+                end += 1
+            length = end - position
+            rest = np.uint64(length) if length <= _WHOLE else before_last >> _HALF | _LONG
+            if end == position:
                 position += 1
                 continue
-            rest = np.uint64(length) if length <= _WHOLE else before_last >> _HALF | _LONG
-            slot = first_slot(last, rest, seed, len(slots))
-            number = np.int64(-1)
-            while slots[slot + 1] != 0:
-                if slots[slot] == last and slots[slot + 1] >> _HALF == rest:
-                    candidate = np.int64(slots[slot + 1] & _LOW) - 1
-                    if length <= _WHOLE or is_at(
-                        forms, form_ends[candidate], form_ends[candidate + 1], data, start, length
-                    ):
-                        number = candidate
-                        break
-                slot = (slot + 2) & (len(slots) - 1)
+            number, slot = find_form(slots, form_ends, forms, tail, rest, seed, data, position, end)
             if number < 0:
-                number = size
-                kept_end = form_ends[size] + length
-                if size == len(form_ends) - 1 or kept_end > len(forms):
-                    state[0], state[1], state[2], state[3] = row, start, count, size
-                    state[4] = length
+                if not keep_form(
+                    slots, form_ends, forms, slot, tail, rest, size, data, position, end
+                ):
+                    state[:] = (row, position, count, size, end - position)
                     return False
-                for step in range(length):
-                    forms[kept_end - length + step] = data[start + step]
+                number = size
                 size += 1
-                form_ends[size] = kept_end
-                slots[slot] = last
-                slots[slot + 1] = rest << _HALF | np.uint64(size)
             numbers[count] = number
             count += 1
+            position = end
         number_ends[row] = count
         row += 1
-    state[0], state[1], state[2], state[3] = row, position, count, size
+    state[:] = (row, position, count, size, 0)
+    return True
+
+
+@compiled
+def find_form(
+    slots: NDArray[np.uint64],
+    ends: NDArray[np.int64],
+    kept: NDArray[np.uint8],
+    last: Any,
+    rest: Any,
+    seed: Any,
+    data: NDArray[np.uint8],
+    start: int,
+    end: int,
+) -> tuple[int, int]:
+    """The number of the form from `start` to `end` of `data`, -1 for a new one, and its slot."""
+    slot = first_slot(last, rest, seed, len(slots))
+    while slots[slot + 1] != 0:
+        if slots[slot] == last and slots[slot + 1] >> _HALF == rest:
+            number = np.int64(slots[slot + 1] & _LOW) - 1
+            length = end - start
+            if length <= _WHOLE or is_at(kept, ends[number], ends[number + 1], data, start, length):
+                return number, slot
+        slot = (slot + 2) & (len(slots) - 1)
+    return np.int64(-1), slot
+
+
+@compiled
+def keep_form(
+    slots: NDArray[np.uint64],
+    ends: NDArray[np.int64],
+    kept: NDArray[np.uint8],
+    slot: int,
+    last: Any,
+    rest: Any,
+    size: int,
+    data: NDArray[np.uint8],
+    start: int,
+    end: int,
+) -> bool:
+    """Put a new form into its slot as number `size`; false if there is no room for it."""
+    first = ends[size]
+    if size == len(ends) - 1 or first + end - start > len(kept):
+        return False
+    for step in range(end - start):
+        kept[first + step] = data[start + step]
+    ends[size + 1] = first + end - start
+    slots[slot], slots[slot + 1] = last, rest << _HALF | np.uint64(size + 1)
     return True
 
 

@@ -13,17 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from soundingline.pipelines.models import (
-    Checkpoint,
-    check_length,
-    fitting,
-    in_float32,
-    least_window,
-    pack_linear_layers,
-    readable,
-)
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
+from soundingline.pipelines.device import in_float32, pack_linear_layers
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
+from soundingline.pipelines.stage import shared
+from soundingline.pipelines.windows import least_window, replace_surrogates, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -32,9 +26,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MODEL = "cross-encoder/ms-marco-MiniLM-L6-v2"
-CLASSIFIER = "AutoModelForSequenceClassification"
+CLASSIFIER = CheckpointKind(
+    "AutoModelForSequenceClassification",
+    lambda checkpoint: (
+        (checkpoint.adapted or is_classifier(checkpoint)) and checkpoint.config.num_labels in (1, 2)
+    ),
+    "has no output that was trained to score pairs",
+    "a sequence classifier with one label (a score) or two (irrelevant, relevant), such as "
+    f"{MODEL}",
+    "choose a cross-encoder, or train one: soundingline train --kind cross_encoder --start",
+    unused=(),
+)
 Row: TypeAlias = Mapping[str, list[int]]
 """The lists of a pair by the names of the network's arguments, such as `input_ids`."""
+
+
+def is_classifier(checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint may have a classifier; one that does not name its class may."""
+    named = checkpoint.architectures
+    return not named or any("ForSequenceClassification" in name for name in named)
 
 
 class CrossEncoderInput(NamedTuple):
@@ -71,7 +81,7 @@ class CrossEncoderInputs:
         """What is read of each pair."""
         if not pairs:
             return []
-        sides = [list(map(readable, side)) for side in zip(*pairs, strict=True)]
+        sides = [list(map(replace_surrogates, side)) for side in zip(*pairs, strict=True)]
         coded = self._coded(*sides, truncation="longest_first", max_length=self._max_length)
         return [
             CrossEncoderInput(
@@ -83,16 +93,16 @@ class CrossEncoderInputs:
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that each fit and do not overlap, cut between words if possible.
         The whole document if it fits, or if the query leaves less than an eighth of the length."""
-        query, text = map(readable, pair)
+        query, text = map(replace_surrogates, pair)
         # The query, and the special tokens of a pair.
         (around,) = self._sizes(query, [""])
         room = self._max_length - around
         if room < least_window(self._max_length):
             return [pair.text]
-        return fitting(
+        return split_into_windows(
             text,
             room,
-            self._begins,
+            self._coded,
             lambda pieces: [size - around for size in self._sizes(query, pieces)],
         )
 
@@ -100,28 +110,24 @@ class CrossEncoderInputs:
         coded = self._coded([query] * len(texts), list(texts))
         return list(map(len, coded["input_ids"]))
 
-    def _begins(self, text: str) -> list[int]:
-        coded = self._coded(text, add_special_tokens=False, return_offsets_mapping=True)
-        return [begin for begin, _ in coded["offset_mapping"]]
-
     def _coded(self, *texts: Any, **settings: Any) -> Any:
         with self._tokenizing:
             return self._tokenizer(*texts, split_special_tokens=True, verbose=False, **settings)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class CrossEncoder(NeuralReranker):
-    """Re-ranks by a cross-encoder (Nogueira and Cho, 2019).
+class CrossEncoder(NeuralScorer):
+    """Scores by a cross-encoder (Nogueira and Cho, 2019).
 
     A score is the output of a classifier with one label; with two labels, that of the second less
     that of the first. If a pair is too long, its longer side is cut first. Names of special tokens
     in a query or a text (`[SEP]`) are read as text.
 
-    Columns, `InputError`s and arguments are those of `NeuralReranker` and `Reranker`; `max_length`
+    Columns, `InputError`s and arguments are those of `NeuralScorer` and `Scorer`; `max_length`
     is at least 8. The `counts` add `truncated` pairs.
 
     Example:
-        >>> pipe = index.bm25() >> CrossEncoder(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(CrossEncoder(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 
@@ -134,8 +140,9 @@ class CrossEncoder(NeuralReranker):
         if self.max_length is not None:
             check_int("max_length", self.max_length, ge=8)
 
-    @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    @property
+    @shared
+    def fingerprint(self) -> str:
         _ = self._inputs
         parts = (self._checkpoint.fingerprint, self.placement.precision, self._limit)
         # 2: names of special tokens are read as text.
@@ -158,30 +165,21 @@ class CrossEncoder(NeuralReranker):
         logits = network(**batch).logits
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
-    @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
-        checkpoint = Checkpoint(self.model, None, self.revision, automatic=CLASSIFIER)
-        config = checkpoint.config
-        if not checkpoint.adapted and not is_classifier(config):
-            raise InputError(
-                f"'{self.model}' has no output that was trained to score pairs "
-                f"({config.architectures[0]})",
-                valid=f"a sequence classifier, such as {MODEL}",
-                do="choose a cross-encoder, or train one: soundingline train "
-                "--kind cross_encoder --start",
-            )
-        check_labels(config, self.model)
-        if self.max_length is not None:
-            check_length(config, self.model, self.max_length)
-        return checkpoint
+    @property
+    @shared
+    def _checkpoint(self) -> Checkpoint:
+        checkpoint = Checkpoint(CLASSIFIER, self.model, self.revision)
+        return checkpoint.checked(max_length=self.max_length)
 
-    @shared_property
-    def _inputs(self) -> CrossEncoderInputs:  # type: ignore[override]
+    @property
+    @shared
+    def _inputs(self) -> CrossEncoderInputs:
         return CrossEncoderInputs(self._tokenizer, self.model, self._limit)
 
-    @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
-        network, _ = self._checkpoint.load(self.placement.device, self.placement.dtype)
+    @property
+    @shared
+    def _network(self) -> Any:
+        network = self._checkpoint.load(self.placement)
         # A model that looks for the last token of a text finds padding by its number.
         network.config.pad_token_id = self._inputs.pad
         for module in network.children():
@@ -191,18 +189,3 @@ class CrossEncoder(NeuralReranker):
             in_float32(pooler)
         pack_linear_layers(network.base_model)
         return network
-
-
-def is_classifier(config: Any) -> bool:
-    """Whether a checkpoint may have a classifier; one that does not name its class may."""
-    named = config.architectures or []
-    return not named or any("ForSequenceClassification" in name for name in named)
-
-
-def check_labels(config: Any, model: str) -> None:
-    """`InputError` for a classifier of something else than relevance."""
-    if config.num_labels not in (1, 2):
-        raise InputError(
-            f"'{model}' is a classifier with {config.num_labels} labels",
-            valid="one label (a score), or two (irrelevant, relevant)",
-        )

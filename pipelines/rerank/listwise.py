@@ -1,12 +1,12 @@
 """Listwise re-ranking by any language model: it reads a window of passages and returns their order;
-the window slides from the end of the head to its front (Sun et al., "Is ChatGPT Good at Search?",
+the window slides from the end of the rows to their front (Sun et al., "Is ChatGPT Good at Search?",
 EMNLP 2023). The prompt is our own."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from soundingline.pipelines.prompting import CachedLLM, PromptTemplate, Reply, model_of
-from soundingline.pipelines.rerank.reranker import HeadReranker
-from soundingline.pipelines.stage import Counts
+from soundingline.pipelines.prompting import LlmStep, PromptTemplate, Reply
+from soundingline.pipelines.rerank.reranker import Reranker
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel
 
 _NUMBER = re.compile(r"\d+")
@@ -34,8 +32,8 @@ _MOST_DIGITS = 18
 
 
 class Permutation(NamedTuple):
-    """An order of passages: places from 0, each once, best first. `repaired`: the answer was no
-    permutation. `empty`: it had no order, so that this is the old one."""
+    """An order of passages: places from 0, each once, best first. `repaired`: the answer was not
+    a permutation. `empty`: it had no order, so that this is the old one."""
 
     order: tuple[int, ...]
     repaired: bool
@@ -93,8 +91,8 @@ _PLACES = ("query", "count", "passages")
 _CHARACTERS_A_WORD = 10
 
 
-class _Head(NamedTuple):
-    """The head of one query: the texts as they are shown, their order so far, and the windows that
+class _Rows(NamedTuple):
+    """The rows of one query: the texts as they are shown, their order so far, and the windows that
     are left."""
 
     qid: str
@@ -105,40 +103,38 @@ class _Head(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Listwise(HeadReranker):
-    """Puts the best `depth` rows of each query in the order that a language model returns (Sun et
-    al., EMNLP 2023). Scores count down to 1 over the head.
+class Listwise(LlmStep, Reranker):
+    """Puts the rows of each query in the order that a language model returns (Sun et
+    al., EMNLP 2023). Scores count down to 1.
 
-    The windows of a query follow each other, from the end of the head to its front; those of
-    different queries are requested together. An answer that is no permutation is repaired (see
+    The windows of a query follow each other, from the end of the rows to their front; those of
+    different queries are requested together. An answer that is not a permutation is repaired (see
     `read_permutation`). An answer without any order is requested once more; then the window keeps
     its order, as it does if the model refuses, or the prompt or the answer is too long. Other
     errors of the model are raised. Replies are cached by prompt, model and sampling settings.
 
-    Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
-    `windows`; of these `repaired`, `empty` and `refused` ones; prompts `asked`, `retried`, and
-    `shared` with another thread or process; rows with `missing_text`; with a cache `cache_hits` and
-    `cache_misses`.
+    Columns and `InputError`s are those of `Reranker`; there must be a model. The `counts` are
+    `windows`; of these `repaired`, `empty` and `refused` ones; rows with `missing_text`; and those
+    of `LlmStep`.
 
     Args:
         model: A `BlockingModel`. The default is the model of the collection.
-        depth, texts: See `HeadReranker`.
         window: Passages of a request, at least 2.
         step: Passages from one window to the next, less than `window`, so that the best
             `window - step` are compared again.
-        passes: How often the windows pass over the head.
+        passes: How often the windows pass over the rows.
         prompt: Path of a prompt with `{query}`, `{passages}` and `{count}`. The default is the
             package's own prompt.
         max_words: The first words of a passage that a request has.
         cache: Folder of the cached replies. The default is that of the collection.
 
     Example:
-        >>> pipe = index.bm25() >> Listwise(depth=20, window=10, step=5) >> MaxP()
+        >>> order = RerankTop(Listwise(window=10, step=5), depth=20, texts=index.texts)
+        >>> pipe = index.bm25() >> order >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
-    depth: int | None = 50
     window: int = 20
     step: int = 10
     passes: int = 1
@@ -146,10 +142,9 @@ class Listwise(HeadReranker):
     max_words: int = 300
     cache: Path | None = None
 
-    needs_llm = True
+    counted = ("windows", "repaired", "empty", "refused", "missing_text")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_int("window", self.window, ge=2)
         for name in ("step", "passes", "max_words"):
             check_int(name, getattr(self, name))
@@ -160,60 +155,46 @@ class Listwise(HeadReranker):
                 do="set step to half of the window",
             )
         self._prompt = PromptTemplate(self.prompt, "reranker/listwise.txt", _PLACES)
-        names = ("windows", "repaired", "empty", "refused", "missing_text")
-        self._counts = Counts(*names, "asked", "retried", "shared")
-        self._llm = CachedLLM(
-            name="rerank-listwise",
-            parts=["listwise", self._prompt.text],
-            is_empty=lambda answer: not identifiers(answer),
-            counts=self._counts,
-        )
+        self.prepare_llm("rerank-listwise", ["listwise", self._prompt.text])
+
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer has no order."""
+        return not identifiers(answer)
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of the prompt and the settings, and of the model and how it samples if it is
-        known."""
-        key = self._llm.key(model_of(self))
-        return fingerprint(key, self.window, self.step, self.passes, self.max_words)
+    def reading(self) -> Sequence[int]:
+        return self.window, self.step, self.passes, self.max_words
 
-    @property
-    def counts(self) -> Mapping[str, float]:
-        return self._counts()
-
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        self._counts.add(missing_text=texts.count(""))
-        heads = []
-        # The rows of a query lie together.
-        shown = head.assign(text=list(map(self._shown, texts)))
-        for qid, rows in shown.groupby("qid", sort=False, dropna=False):
-            spans = list(sliding(len(rows), self.window, self.step)) * self.passes
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        self._counts.add(missing_text=int((rows["text"] == "").sum()))
+        queries = []
+        for qid, own in rows.groupby("qid", sort=False, dropna=False):
+            spans = list(sliding(len(own), self.window, self.step)) * self.passes
             windows = deque(slice(start, end) for start, end in spans)
-            order, query = list(range(len(rows))), rows["query"].iloc[0]
-            heads.append(_Head(str(qid), query, rows["text"].tolist(), order, windows))
-        self._order(heads)
+            order, query = list(range(len(own))), own["query"].iloc[0]
+            texts = list(map(self._shown, own["text"].tolist()))
+            queries.append(_Rows(str(qid), query, texts, order, windows))
+        self._order(queries)
         scores: list[float] = []
-        for each in heads:
+        for each in queries:
             # The place of each row in the order, and scores that fall with it.
             scores += (len(each.order) - np.argsort(each.order)).tolist()
         return scores
 
-    def _order(self, heads: Sequence[_Head]) -> None:
-        """Bring every head into its new order, one window of each at a time."""
-        llm = self._llm.of_stage(self)
-        while turn := [(head, head.windows.popleft()) for head in heads if head.windows]:
-            prompts = [self._filled(head, window) for head, window in turn]
-            replies = llm.replies(
-                {prompt: head.qid for prompt, (head, _) in zip(prompts, turn, strict=True)}
-            )
-            for prompt, (head, window) in zip(prompts, turn, strict=True):
-                shown = head.order[window]
-                positions = self._read(replies[prompt], len(shown))
-                head.order[window] = [shown[position] for position in positions]
+    def _order(self, queries: Sequence[_Rows]) -> None:
+        """Bring the rows of every query into their new order, one window of each at a time."""
+        while turn := [(rows, rows.windows.popleft()) for rows in queries if rows.windows]:
+            prompts = [self._filled(rows, window) for rows, window in turn]
+            replies = self.ask(prompts, [rows.qid for rows, _ in turn])
+            for reply, (rows, window) in zip(replies, turn, strict=True):
+                shown = rows.order[window]
+                positions = self._read(reply, len(shown))
+                rows.order[window] = [shown[position] for position in positions]
 
-    def _filled(self, head: _Head, window: slice) -> str:
-        texts = [head.texts[number] for number in head.order[window]]
+    def _filled(self, rows: _Rows, window: slice) -> str:
+        texts = [rows.texts[number] for number in rows.order[window]]
         lines = (f"[{number}] {text}" for number, text in enumerate(texts, start=1))
-        query = without_identifiers(" ".join(head.query.split()))
+        query = without_identifiers(" ".join(rows.query.split()))
         parts = {"query": query, "count": str(len(texts)), "passages": "\n".join(lines)}
         return self._prompt.filled(parts)
 

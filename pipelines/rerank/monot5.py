@@ -2,33 +2,28 @@
 Model", Findings of EMNLP 2020): T5 reads `Query: <query> Document: <document> Relevant:`, and its
 first output token is `true` or `false`.
 
-`pyterrier_t5.MonoT5ReRanker` loads the model. It pads shorter prompts of a batch in front of
-` Relevant:`, so that its scores change with the batch. Here prompts are padded behind their end: a
-score is the one that pyterrier_t5 gives a pair alone."""
+A score is the one that `pyterrier_t5.MonoT5ReRanker` gives a pair alone. In a batch, pyterrier_t5
+pads shorter prompts in front of ` Relevant:`, which changes their scores; here they are padded
+after their end."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from soundingline.pipelines.models import (
+from soundingline.pipelines.checkpoint import (
+    T5,
     T5_TOKENIZER,
     Checkpoint,
-    check_kind,
-    fitting,
-    in_float32,
-    least_window,
-    opening,
-    pack_linear_layers,
-    padded,
-    stored_weights,
     t5_tokenizer,
-    within_memory,
 )
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
-from soundingline.pipelines.stage import shared_property
+from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
+from soundingline.pipelines.stage import shared
+from soundingline.pipelines.windows import least_window, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -91,13 +86,7 @@ class MonoT5Prompts:
         room = self._room - self._query_tokens(pair.query)
         if room < self._least:
             return [pair.text]
-        return fitting(pair.text, room, self._begins, lambda texts: map(len, self._ids(texts)))
-
-    def _begins(self, text: str) -> list[int]:
-        coded = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
-        return [begin for begin, _ in coded["offset_mapping"]]
+        return split_into_windows(pair.text, room, partial(self._tokenizer, verbose=False))
 
     def _query_tokens(self, query: str) -> int:
         return len(self._ids([_joined(query, "")])[0])
@@ -140,8 +129,8 @@ def _joined(query: str, text: str) -> str:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MonoT5(NeuralReranker):
-    """Re-ranks by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
+class MonoT5(NeuralScorer):
+    """Scores by monoT5 (Nogueira et al., Findings of EMNLP 2020): a score is the log-probability
     of `true` against `false`.
 
     The end of a document that is too long is cut, and never ` Relevant:`. A query that fills the
@@ -154,19 +143,19 @@ class MonoT5(NeuralReranker):
         max_length: Tokens of a prompt, up to 4096. The default is the tokenizer's (512 for T5, the
             length of monoT5's training).
 
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
+    Columns, `InputError`s and other arguments are those of `NeuralScorer` and `Scorer`. The
     `counts` add `pairs`; pairs with the document `truncated`, with a query that left it no room
     (`queries_too_long`), and with an empty document (`empty_texts`).
 
     Example:
-        >>> pipe = index.bm25() >> MonoT5(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(MonoT5(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: str = field(default=MODEL, kw_only=False)
     tokenizer: str | None = None
 
-    busy_tokens: ClassVar[Mapping[str, int]] = {"cpu": 2048, "cuda": 32_768}
+    default_batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 2048, "cuda": 32_768}
     counted = ("pairs", "truncated", "queries_too_long", "empty_texts")
 
     def __post_init__(self) -> None:
@@ -174,8 +163,9 @@ class MonoT5(NeuralReranker):
         if self.max_length is not None:
             check_int("max_length", self.max_length, le=_LONGEST, do="set 512, as trained")
 
-    @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    @property
+    @shared
+    def fingerprint(self) -> str:
         _ = self._inputs
         tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
         tokenizer.no_truncation()  # The last call has set how it truncates.
@@ -194,44 +184,18 @@ class MonoT5(NeuralReranker):
         scores: Tensor = torch.nn.functional.logsigmoid(logits[:, 0] - logits[:, 1])
         return scores
 
-    @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
-        checkpoint = Checkpoint(self.model, None, self.revision, automatic="AutoModelForSeq2SeqLM")
-        check_kind(checkpoint.config, self.model, ("t5",), "monoT5")
-        return checkpoint
+    @property
+    @shared
+    def _checkpoint(self) -> Checkpoint:
+        return Checkpoint(T5, self.model, self.revision).checked()
 
-    @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
-        """The network of pyterrier_t5's re-ranker, of which nothing else is used."""
-        place, source = self.placement, self.model
-        self._checkpoint.check_fits(place.device, place.dtype)
-        with opening(self.model), within_memory(place.device, self.model):
-            if self.revision is not None:
-                hub = import_optional("huggingface_hub")
-                source = hub.snapshot_download(self.model, revision=self.revision)
-            network = (
-                import_optional("pyterrier_t5")
-                .MonoT5ReRanker(
-                    tok_model=self._tokenizer.name_or_path,
-                    model=source,
-                    device="cpu",
-                    verbose=False,
-                )
-                .model
-            )
-            # transformers makes absent weights random. The embeddings have several names.
-            needed = {name for name, _ in network.named_parameters()} - {"shared.weight"}
-            absent = sorted(needed - stored_weights(self.model, self.revision))
-        if absent:
-            raise InputError(
-                f"'{self.model}' has no weights for {', '.join(absent[:3])}",
-                valid="a T5 checkpoint of an encoder and a decoder",
-            )
-        with within_memory(place.device, self.model):
-            network.to(place.device, place.dtype)
-            pack_linear_layers(network.encoder)
-            pack_linear_layers(network.decoder)
-            network.set_output_embeddings(self._answers_of(network.get_output_embeddings()))
+    @property
+    @shared
+    def _network(self) -> Any:
+        network = self._checkpoint.load(self.placement)
+        pack_linear_layers(network.encoder)
+        pack_linear_layers(network.decoder)
+        network.set_output_embeddings(self._answers_of(network.get_output_embeddings()))
         return network
 
     def _answers_of(self, vocabulary: Any) -> Any:
@@ -242,15 +206,16 @@ class MonoT5(NeuralReranker):
         answers.weight = torch.nn.Parameter(weight)
         return in_float32(answers)
 
-    @shared_property
-    def _inputs(self) -> MonoT5Prompts:  # type: ignore[override]
+    @property
+    @shared
+    def _inputs(self) -> MonoT5Prompts:
         return MonoT5Prompts(self._tokenizer, self._limit)
 
     @property
     def _limit(self) -> int:
         return min(super()._limit, _LONGEST)
 
-    @shared_property
+    @property
+    @shared
     def _tokenizer(self) -> Any:
-        vocabulary = self._checkpoint.config.vocab_size
-        return t5_tokenizer(self.model, self.revision, self.tokenizer, vocabulary)
+        return t5_tokenizer(self._checkpoint, self.tokenizer)

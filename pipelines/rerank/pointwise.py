@@ -10,28 +10,26 @@ probability of yes against no as in Zhuang et al. 2023 (arXiv 2310.14122)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from soundingline.pipelines.prompting import (
     LIKELIEST,
     TASKS,
-    CachedLLM,
+    LlmStep,
     PromptTemplate,
     Reply,
     expected_digit,
     first_place,
     json_answer,
-    model_of,
     share,
 )
-from soundingline.pipelines.rerank.reranker import HeadReranker
-from soundingline.pipelines.stage import Counts
+from soundingline.pipelines.rerank.reranker import Reranker
 from soundingline.toolkit.errors import InputError, check_int, is_number
-from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import OutOfMoney, Truncated
 from soundingline.toolkit.llm.prompts import json_values
@@ -48,8 +46,8 @@ _ONE_TOKEN = {"max_output_tokens": 1, "logprobs": LIKELIEST}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Pointwise(HeadReranker):
-    """Orders the best `depth` rows of each query by the score that a language model gives to each
+class Pointwise(LlmStep, Reranker):
+    """Orders the rows of each query by the score that a language model gives to each
     row alone.
 
     `score` selects what the score of a pair is:
@@ -65,17 +63,15 @@ class Pointwise(HeadReranker):
     The last two request one token and its log-probabilities, which the server must return; a model
     must be set not to reason before it answers.
 
-    A row is at the end of the head if its answer has no score, was refused, or was not covered by
+    A row comes last if its answer has no score, was refused, or was not covered by
     the budget of its question (`budget.dollars`). Other errors of the model are raised.
 
-    Columns and `InputError`s are those of `HeadReranker`; there must be a model. The `counts` are
+    Columns and `InputError`s are those of `Reranker`; there must be a model. The `counts` are
     `pairs`; of these `unreadable`, `refused`, `unpaid` and (p_yes) `one_sided` ones, where one of
-    the two words was not listed; rows with `missing_text`; prompts `asked`, `retried`, and `shared`
-    with another thread or process; with a cache `cache_hits` and `cache_misses`.
+    the two words was not listed; rows with `missing_text`; and those of `LlmStep`.
 
     Args:
         model: A `BlockingModel`. The default is the model of the collection.
-        depth, texts: See `HeadReranker`.
         score: `generated`, `expected` or `p_yes`.
         prompt: Path of a prompt with `{query}` and `{text}` that requests what `score` reads. The
             default is the package's own prompt.
@@ -88,7 +84,6 @@ class Pointwise(HeadReranker):
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
-    depth: int | None = 200
     score: str = "generated"
     prompt: str | None = None
     task: str = "general"
@@ -96,10 +91,9 @@ class Pointwise(HeadReranker):
     structured: bool = False
     cache: Path | None = None
 
-    needs_llm = True
+    counted = ("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_int("max_characters", self.max_characters)
         if self.score not in _PROMPT_OF:
             raise InputError(f"score is {self.score!r}", valid=", ".join(_PROMPT_OF))
@@ -114,42 +108,33 @@ class Pointwise(HeadReranker):
         if self.score == "generated" and self.task in _RUBRICS:
             default = f"reranker/pointwise_{self.task}.txt"
         self._prompt = PromptTemplate(self.prompt, default, ("query", "text"))
-        names = ("pairs", "unreadable", "refused", "unpaid", "one_sided", "missing_text")
-        self._counts = Counts(*names, "asked", "retried", "shared")
+        self.needs_logprobs = self.score != "generated"
         number = json_answer("score", {"score": _WHOLE_NUMBER}) if self.structured else {}
-        self._llm = CachedLLM(
-            name="rerank-pointwise",
-            parts=["reranker/pointwise", self._prompt.text],
-            is_empty=self._is_unreadable,
-            counts=self._counts,
-            settings=number if self.score == "generated" else _ONE_TOKEN,
+        self.prepare_llm(
+            "rerank-pointwise",
+            ["reranker/pointwise", self._prompt.text],
+            settings=_ONE_TOKEN if self.needs_logprobs else number,
             caches_empty=False,
             returns_unpaid=True,
         )
 
-    @property
-    def needs_logprobs(self) -> bool:  # type: ignore[override]
-        """Whether its model must give log-probabilities."""
-        return self.score != "generated"
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer has no score to read. The probabilities of a token do not change when
+        it is requested again."""
+        return self.score == "generated" and read_score(answer) is None
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of the prompt and the settings, and of the model and how it samples if it is
-        known."""
-        settings = () if self.score == "generated" else (self.score,)
-        return fingerprint(self._llm.key(model_of(self)), self.max_characters, *settings)
+    def reading(self) -> Sequence[Any]:
+        return self.max_characters, *([self.score] if self.needs_logprobs else [])
 
-    @property
-    def counts(self) -> Mapping[str, float]:
-        return self._counts()
-
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        texts = rows["text"].tolist()
         prompts = [
             self._prompt.filled({"query": query, "text": text[: self.max_characters]})
-            for query, text in zip(head["query"], texts, strict=True)
+            for query, text in zip(rows["query"], texts, strict=True)
         ]
-        qids = dict(zip(prompts, map(str, head["qid"]), strict=True))
-        replies = self._llm.of_stage(self).replies(qids)
+        replies = dict(zip(prompts, self.ask(prompts, map(str, rows["qid"])), strict=True))
+        # An equal prompt is read and counted once.
         score_of = {prompt: self._read(reply) for prompt, reply in replies.items()}
         self._counts.add(pairs=len(prompts), missing_text=texts.count(""))
         return [score_of[prompt] for prompt in prompts]
@@ -170,10 +155,6 @@ class Pointwise(HeadReranker):
         if self.score == "expected":
             return expected_digit(first_place(reply.tokens)), False
         return share(first_place(reply.tokens), "yes", "no") or (None, False)
-
-    def _is_unreadable(self, answer: str) -> bool:
-        # The probabilities of a token do not change when it is requested again.
-        return self.score == "generated" and read_score(answer) is None
 
 
 def read_score(answer: str) -> float | None:

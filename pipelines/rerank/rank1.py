@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from soundingline.pipelines.models import taken_off
 from soundingline.pipelines.prompting import LIKELIEST, SPACES, Relevance, model_of, share, word
-from soundingline.pipelines.rerank.reranker import Pair, Reranker
+from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import not_bound, searched_question
+from soundingline.pipelines.windows import split_from_front
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
@@ -47,8 +47,8 @@ _SHORTENINGS = 3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Rank1(Reranker):
-    """Re-ranks by Rank1 (Weller et al., 2025): a score is P(true) / (P(true) + P(false)) of the
+class Rank1(Scorer):
+    """Scores by Rank1 (Weller et al., 2025): a score is P(true) / (P(true) + P(false)) of the
     verdict that ends a reasoning about the pair.
 
     The model reasons until it says `</think> true` or `</think> false`, of which the
@@ -64,10 +64,10 @@ class Rank1(Reranker):
         context_window: Tokens of a prompt and its reasoning.
         prompt_tokens: Most tokens of a prompt, by our estimate; None for what the window leaves.
             The study of text ranking cut prompts to 1,024 (arXiv 2602.21456).
-        long_documents: As for `Reranker`, but the default is always `truncate`, because each window
+        long_documents: As for `Scorer`, but the default is always `truncate`, because each window
             costs a reasoning.
 
-    Columns, `InputError`s and other arguments are those of `Reranker`; there must be a model, whose
+    Columns, `InputError`s and other arguments are those of `Scorer`; there must be a model, whose
     server returns log-probabilities. If a request fails, its error is raised, and the scores of its
     batch are lost. The `counts` add pairs with the document `truncated` or the query
     (`queries_truncated`), cut again for the server (`shortened`), closed before a verdict
@@ -76,12 +76,12 @@ class Rank1(Reranker):
     scores of unknown tokens (`reply_unmetered`).
 
     Example:
-        >>> pipe = index.bm25() >> Rank1(depth=20, max_tokens=500) >> MaxP()
+        >>> rank1 = RerankTop(Rank1(max_tokens=500), depth=20, texts=index.texts)
+        >>> pipe = index.bm25() >> rank1 >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: BlockingModel | None = field(default=None, kw_only=False)
-    depth: int | None = 50
     max_tokens: int = 2000
     context_window: int = 4000
     prompt_tokens: int | None = None
@@ -122,8 +122,8 @@ class Rank1(Reranker):
         unmetered = counts["reply_unmetered"] + counts.get("cache_hits", 0)
         return {**counts, "reply_unmetered": unmetered}
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        prompts, replies = self._reasoned(pairs)
+    def score(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
+        prompts, replies = self._reasoned(list(map(Pair, queries, texts)))
         verdicts = [self._verdict(reply, closing_token(reply.tokens)) for reply in replies]
         undecided = [position for position, relevance in enumerate(verdicts) if relevance is None]
         closed = self._metered(
@@ -142,8 +142,8 @@ class Rank1(Reranker):
         )
         return [relevance.score if relevance else UNDECIDED for relevance in verdicts]
 
-    def windows(self, pair: Pair) -> list[str]:
-        return self._prompts.windows(pair)
+    def windows(self, query: str, text: str) -> list[str]:
+        return self._prompts.windows(Pair(query, text))
 
     def _reasoned(self, pairs: Sequence[Pair]) -> tuple[list[str], list[Turn]]:
         """The prompt of each pair that was answered, and the reply with the reasoning."""
@@ -279,7 +279,7 @@ class Rank1Prompts:
     def windows(self, pair: Pair) -> list[str]:
         """The text of the document in at least one part, each of which fits."""
         _, room = self._query(pair)
-        return taken_off(sendable(pair.text), lambda rest: shortened(rest, room))
+        return split_from_front(sendable(pair.text), lambda rest: shortened(rest, room))
 
     def _query(self, pair: Pair) -> tuple[str, int]:
         """The query, and the tokens that it leaves to the document."""

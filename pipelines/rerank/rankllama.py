@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from soundingline.pipelines.models import Checkpoint, check_kind, check_length, fitting, padded
-from soundingline.pipelines.rerank.reranker import NeuralReranker, Pair
-from soundingline.pipelines.stage import shared_property
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
+from soundingline.pipelines.device import padded
+from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
+from soundingline.pipelines.stage import shared
+from soundingline.pipelines.windows import split_into_windows
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -24,6 +27,18 @@ if TYPE_CHECKING:
 
 PASSAGE = "castorini/rankllama-v1-7b-lora-passage"
 LAYOUTS = ("pair", "joined")
+_KIND = CheckpointKind(
+    "AutoModelForSequenceClassification",
+    # The base of an adapter has no such output.
+    lambda checkpoint: (
+        checkpoint.model_type == "llama"
+        and (checkpoint.adapted or checkpoint.config.num_labels == 1)
+    ),
+    "has no output that was trained to score pairs",
+    "a RankLLaMA, of the kind llama with one label: an adapter such as "
+    f"{PASSAGE}, or one merged into its base",
+    unused=(),
+)
 _SHORTEST = 32
 # No token of the vocabulary is longer, runs of spaces left aside.
 _CHARACTERS = 16
@@ -89,10 +104,10 @@ class RankLlamaPrompts:
         query, _ = self._short(pair.query)
         around = len(self._ids(query, ""))
         room = max(1, self._max_length - len(self._end) - around)
-        parts = fitting(
+        parts = split_into_windows(
             " ".join(pair.text.split()),
             room,
-            lambda text: [begin for begin, _ in self._tokenized(text).offset_mapping],
+            partial(self._tokenizer, split_special_tokens=True),
             lambda texts: [len(self._ids(query, text.strip())) - around for text in texts],
         )
         return [part.strip() for part in parts]
@@ -124,8 +139,8 @@ class RankLlamaPrompts:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RankLLaMA(NeuralReranker):
-    """Re-ranks by RankLLaMA (Ma et al., SIGIR 2024): a score is the raw output of the model.
+class RankLLaMA(NeuralScorer):
+    """Scores by RankLLaMA (Ma et al., SIGIR 2024): a score is the raw output of the model.
 
     A document that is too long is cut, and a query only if it would take more than half of
     `max_length`. White space becomes single spaces, as in the texts of the training data.
@@ -139,17 +154,17 @@ class RankLLaMA(NeuralReranker):
             that were trained so.
         query_prefix, document_prefix: What is put in front of query and document.
 
-    Columns, `InputError`s and other arguments are those of `NeuralReranker` and `Reranker`. The
+    Columns, `InputError`s and other arguments are those of `NeuralScorer` and `Scorer`. The
     `counts` add pairs with the document `truncated`, or the query (`queries_truncated`).
 
     Example:
-        >>> pipe = index.bm25() >> RankLLaMA(depth=50) >> MaxP()
+        >>> pipe = index.bm25() >> RerankTop(RankLLaMA(), depth=50, texts=index.texts) >> MaxP()
         >>> pipe.search("old river")  # doctest: +SKIP
     """
 
     model: str = field(default=PASSAGE, kw_only=False)
     base: str | None = None
-    batch_tokens: int | None = 16_384
+    batch_tokens: Runtime[int | None] = 16_384
     layout: str = "pair"
     end_of_sequence: bool = False
     query_prefix: str = "query: "
@@ -164,8 +179,9 @@ class RankLLaMA(NeuralReranker):
         if self.max_length is not None:
             check_int("max_length", self.max_length, ge=_SHORTEST)
 
-    @shared_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    @property
+    @shared
+    def fingerprint(self) -> str:
         _ = self._inputs
         settings = (self._limit, self.layout, self.end_of_sequence)
         prefixes = (self.query_prefix, self.document_prefix)
@@ -175,19 +191,15 @@ class RankLLaMA(NeuralReranker):
             "rankllama", 2, self._checkpoint.fingerprint, dtype, *settings, *prefixes
         )
 
-    @shared_property
-    def _checkpoint(self) -> Checkpoint:  # type: ignore[override]
-        kind = "AutoModelForSequenceClassification"
-        checkpoint = Checkpoint(self.model, self.base, self.revision, automatic=kind, num_labels=1)
-        check_kind(checkpoint.config, checkpoint.whole, ("llama",), "rankllama")
-        if not checkpoint.adapted:
-            self._check_output(checkpoint.config.num_labels == 1)
-        if self.max_length is not None:
-            check_length(checkpoint.config, checkpoint.whole, self.max_length)
-        return checkpoint
+    @property
+    @shared
+    def _checkpoint(self) -> Checkpoint:
+        checkpoint = Checkpoint(_KIND, self.model, self.revision, self.base, num_labels=1)
+        return checkpoint.checked(max_length=self.max_length)
 
-    @shared_property
-    def _inputs(self) -> RankLlamaPrompts:  # type: ignore[override]
+    @property
+    @shared
+    def _inputs(self) -> RankLlamaPrompts:
         return RankLlamaPrompts(
             self._tokenizer,
             max_length=self._limit,
@@ -197,22 +209,10 @@ class RankLLaMA(NeuralReranker):
             document_prefix=self.document_prefix,
         )
 
-    @shared_property
-    def _network(self) -> Any:  # type: ignore[override]
-        checkpoint, place = self._checkpoint, self.placement
-        # The base of an adapter has no such output.
-        network, missing = checkpoint.load(place.device, place.dtype, absent=("score.",))
-        there = bool(network.score.weight.any()) if checkpoint.adapted else not missing
-        self._check_output(there)
-        return network
-
-    def _check_output(self, there: bool) -> None:
-        if not there:
-            raise InputError(
-                f"'{self.model}' has no output that was trained to score pairs",
-                valid=f"a RankLLaMA: an adapter such as {PASSAGE}, or one merged into its base, "
-                "with one label",
-            )
+    @property
+    @shared
+    def _network(self) -> Any:
+        return self._checkpoint.load(self.placement)
 
     def _logits(self, network: Any, inputs: Sequence[RankLlamaInput]) -> Tensor:
         torch, device = import_optional("torch"), self.placement.device

@@ -1,6 +1,6 @@
-"""Re-rankers: the base class of all models that score a query with a text, and what it does for
-them. A model implements `Reranker.score`; texts, head and tail, windows of long documents, the
-cache and the batches of concurrent threads are the base class's.
+"""Re-rankers: `Reranker`, the base class of stages that score rows by their texts; `Scorer`, of
+those whose score depends on the query and the text alone; and `RerankTop`, which gives any of them
+the best rows of a ranking.
 """
 
 import inspect
@@ -10,36 +10,34 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import islice
+from itertools import chain, filterfalse, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
+from numpy.typing import NDArray
 
 from soundingline.pipelines.cache import ResultCache, text_hash
-from soundingline.pipelines.lexical.storage import ATTRIBUTE
-from soundingline.pipelines.models import Placement, in_batches, own_length, within_memory
+from soundingline.pipelines.checkpoint import own_length
+from soundingline.pipelines.device import Placement, in_batches, within_memory
+from soundingline.pipelines.rerank.batches import SharedBatches
 from soundingline.pipelines.stage import (
     Counts,
-    MadeOnce,
+    LazyValues,
     Stage,
     Texts,
     as_pyterrier,
-    shared_property,
+    shared,
 )
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from soundingline.pipelines.lexical.index import LexicalIndex
 
 LONG_DOCUMENTS = ("truncate", "max_passage")
 # Pairs after which scores are written to the cache: what a killed process may lose.
@@ -56,124 +54,68 @@ _COUNTS = (
     "gathered_requests",
     "missing_text",
     "unscored",
+    "nanoseconds",
 )
+
+_Item: TypeAlias = tuple[str, str, bool]  # a query, a text, and whether the best window counts
 
 
 class Pair(NamedTuple):
-    """A query and the text of a candidate (title in front, as it was indexed).
-
-    Example:
-        >>> Pair("old mill", "Mill. The old mill stands by the river.").query
-        'old mill'
-    """
+    """A query and the text of a candidate (title in front, as it was indexed)."""
 
     query: str
     text: str
 
 
-class _Request(Future[list[float]]):
-    """The pairs of one thread, and their scores when a thread has computed them."""
-
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        super().__init__()
-        self.pairs = pairs
-
-
-class _Queue:
-    """The requests of the threads that share a model: `waiting[by_windows]`. `changed` is notified
-    when no thread computes any more (`busy`)."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.busy = False
-        self.waiting: tuple[list[_Request], list[_Request]] = ([], [])
-        self.seconds = 0.0
-
-    def __reduce__(self) -> Any:
-        return _Queue, ()
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
-class HeadReranker(Stage, ABC):
-    """Gives the best `depth` rows of each query new scores; the other rows stay below them in the
-    retriever's order (see `merge_head_and_tail`). A subclass implements `score_head`.
+class Reranker(Stage, ABC):
+    """Gives every row a new score, by its query and its text. A subclass implements `score_rows`.
 
-    The columns of the input are `qid`, `query`, `docno`, and `rank` or `score`, which give the
-    order. Without these two the rows are a set, as PyTerrier's `|` and `&` make it, and all of them
-    are scored. The text of a row is its column `text`, or what `texts` returns for its docno. The
-    output has the same columns and rows with new `score` and `rank`. `InputError` if there is no
-    text to score, and for a docno that `texts` does not know.
+    The input has the columns `qid`, `query`, `docno` and `text`; the output has the same columns
+    and rows with a new `score` and `rank`, best first. Rows of equal scores keep their order, which
+    is that of `rank` or `score` if there are any. A row whose score is not a number comes last, and
+    keeps it: a cache of scores holds nothing else than scores of the model. A missing text is read
+    as an empty one. `InputError` without the column `text`, and for a query that is not text.
 
-    Args:
-        depth: Rows of each query to score, at least 1; None for all.
-        texts: A function from docnos to units, such as `store.texts`. The default are the texts of
-            the collection, or of the lexical index that the ranking comes from.
+    `RerankTop` adds texts, and re-ranks only the best rows.
+
+    Example:
+        >>> class Reversed(Reranker):
+        ...     def score_rows(self, rows):
+        ...         return range(len(rows))
+        >>> pipe = index.bm25() >> RerankTop(Reversed(), texts=index.texts)
+        >>> pipe.search("old river")["docno"].tolist()
+        ['d2%p0', 'd1%p0']
     """
 
-    depth: int | None = None
-    texts: Texts | None = None
-
-    needs_text: ClassVar[bool] = True
-    """Whether a ranking is refused if there are no texts."""
-
-    def __post_init__(self) -> None:
-        if self.depth is not None:
-            check_int("depth", self.depth, do="set it to null for all rows")
-
     @abstractmethod
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        """A score for each row of the heads of all queries, which have these texts (empty if a row
-        has none). A score that is not a number puts its row at the end of its head."""
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        """A score for each row; not a number for a row that has none. The rows of a query lie
+        together, best first, and every `text` is a string."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Re-rank the queries of a frame; all of their heads are scored together."""
+        """Re-rank the queries of a frame; all of their rows are scored together."""
         inp = as_pyterrier(inp)
-        texts = self.texts or (self.collection.texts if self.collection else None)
-        path = inp.attrs.get(ATTRIBUTE)
-        if not texts and isinstance(path, str) and Path(path).is_dir():
-            texts = _opened(path).texts
-        self._check_columns(inp, texts)
-        ordered = not {"rank", "score"}.isdisjoint(inp.columns)
-        head, tail = split_head(inp, self.depth if self.depth and ordered else max(1, len(inp)))
-        scores = self.score_head(head, _texts_of(head, texts)) if len(head) else []
-        head = head.assign(score=pd.Series(scores, index=head.index, dtype=float))
-        return merge_head_and_tail(head, tail)
-
-    def _check_columns(self, frame: pd.DataFrame, texts: Texts | None) -> None:
-        """`InputError` if there is no text to read and for queries that are no text; PyTerrier's
-        error for other missing columns."""
-        needed = ["query", "text"] if self.needs_text and not texts else ["query"]
-        if {"qid", "docno", *needed} - set(frame.columns) == {"text"}:
-            if frame.empty:
-                # PyTerrier inspects pipelines with such frames, which come from no index.
-                return
-            raise _no_texts(self)
-        pt.validate.result_frame(frame, extra_columns=needed, context=self)
-        for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
-            if not isinstance(query, str):
-                raise InputError(f"the query {qid!r} is {query!r}", do="give each query as text")
+        _check_rows(inp, self, reads_text=True)
+        rows, _ = split_top(inp, None)
+        scores = self.score_rows(rows.assign(text=_strings(rows["text"]))) if len(rows) else []
+        return _by_score(rows, np.array(scores, dtype=float))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Reranker(HeadReranker):
-    """Orders the best `depth` rows of each query by the scores of a model; the other rows stay
-    below them in the retriever's order (see `merge_head_and_tail`).
+class Scorer(Reranker):
+    """Scores a query and a text by a model; the score depends on nothing else.
 
     A subclass implements `score`. It may implement `windows`, which `long_documents=max_passage`
     needs, and `fingerprint`, which names its scores in the cache. Declare arguments of its own as
-    fields of a dataclass with the same decorator. Columns and errors as in `HeadReranker`.
+    fields of a dataclass with the same decorator. Columns and errors as in `Reranker`.
 
-    Threads that call one stage at the same time share batches: the requests that come while one
-    thread computes become the next batch. Equal pairs of a batch are scored once. If a batch fails,
+    Threads that call one scorer at the same time share batches: the requests that come while one
+    batch is computed become the next one. Equal pairs of a batch are scored once. If a batch fails,
     its requests are scored one by one, so that an error reaches only the thread whose pairs cause
     it. Pairs with a cached score do not wait.
 
-    A stage without `depth` gives every row a score of the model, so that a cache of scores may hold
-    them: `RerankHead(ScorerCache("scores", MonoT5()), depth=50)` with pyterrier-caching. With a
-    `depth`, the scores of the rows below it only continue the ranking; cache these by `cache`.
-
     Args:
-        depth, texts: See `HeadReranker`.
         long_documents: `truncate` leaves a text that is too long to the model, which cuts it.
             `max_passage` scores the windows of the text and takes the best (Dai and Callan, SIGIR
             2019). The default is `max_passage` if the collection's units are whole documents and
@@ -182,9 +124,13 @@ class Reranker(HeadReranker):
             Threads and processes may share it.
 
     Example:
-        >>> class Overlap(Reranker):
-        ...     def score(self, pairs):
-        ...         return [len(set(p.query.split()) & set(p.text.split())) for p in pairs]
+        >>> class Overlap(Scorer):
+        ...     def score(self, queries, texts):
+        ...         pairs = zip(queries, texts)
+        ...         return [len(set(query.split()) & set(text.split())) for query, text in pairs]
+        >>> pipe = index.bm25() >> RerankTop(Overlap(), depth=10, texts=index.texts)
+        >>> pipe.search("old mill")["docno"].tolist()[0]
+        'd1%p0'
     """
 
     long_documents: str | None = None
@@ -197,7 +143,6 @@ class Reranker(HeadReranker):
     """Names of the counts that the model adds to by `self.count.add(truncated=2)`."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.long_documents not in (None, *LONG_DOCUMENTS):
             valid = f"null, {', '.join(LONG_DOCUMENTS)}"
             raise InputError(f"long_documents={self.long_documents!r}", valid=valid)
@@ -207,28 +152,26 @@ class Reranker(HeadReranker):
                 valid="truncate",
                 do="set long_documents=truncate, or index passages",
             )
-        label = type(self).__name__ + (f" %{self.depth}" if self.depth else "")
-        self.schematic = {**type(self).schematic, "label": label}
         # Bound copies are shallow: all of these are shared between them.
-        self._shared, self._caches, self._queue = MadeOnce(), MadeOnce(), _Queue()
+        self._shared, self._caches, self._batches = LazyValues(), LazyValues(), SharedBatches()
         self.count = Counts(*self.counted)
         self._counts = Counts(*_COUNTS)
 
     @abstractmethod
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """One score for each pair, in the same order; higher is more relevant. It must not depend
-        on the other pairs. A score that is not a number puts its row at the end of the head."""
+    def score(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[float]:
+        """One score for each query and its text, in the same order; higher is more relevant. It
+        must not depend on the other pairs. A score may be not a number."""
 
-    def windows(self, pair: Pair) -> list[str]:
-        """The text of `pair` in parts that the model reads without a cut."""
-        return [pair.text]
+    def windows(self, query: str, text: str) -> list[str]:
+        """The text in parts that the model reads with the query without a cut."""
+        return [text]
 
     @property
     def fingerprint(self) -> str:
         """A hash that names the scores in the cache: equal fingerprints mean equal scores. The
         default covers the source of the class and its own arguments; a model from a file must add
         what the file holds."""
-        general = Reranker.__dataclass_fields__
+        general = Scorer.__dataclass_fields__
         own = {
             name: repr(value) for name, value in self._arguments().items() if name not in general
         }
@@ -246,132 +189,91 @@ class Reranker(HeadReranker):
             del counts["windows"]
         if not self.shares_batches:
             del counts["gathered_requests"]
-        return {**counts, "seconds": round(self._queue.seconds, 3)}
+        seconds = round(counts.pop("nanoseconds") / 1e9, 3)
+        return {**counts, "seconds": seconds}
 
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        docnos = map(str, head["docno"].tolist())
-        scores = self._cached_scores(list(zip(head["query"].tolist(), docnos, texts, strict=True)))
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        texts = rows["text"].tolist()
+        scores = self._cached_scores(rows["query"].tolist(), rows["docno"].tolist(), texts)
         self._counts.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
         return scores
 
-    def score_pairs(self, pairs: Sequence[Pair]) -> list[float]:
-        """The scores of `pairs`, in batches shared with other threads and without the cache. A long
+    def score_pairs(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
+        """What `score` returns, in batches shared with other threads and without the cache. A long
         text scores as its best window if `long_documents` says so."""
-        if not pairs:
+        by_windows = [self._by_windows] * len(queries)
+        items = list(zip(queries, texts, by_windows, strict=True))
+        if not items:
             return []
         if not self.shares_batches:
-            return self._score_batch(pairs)
-        request, queue = _Request(pairs), self._queue
-        waiting = queue.waiting[self._by_windows]
-        try:
-            with queue.changed:
-                waiting.append(request)
-                queue.changed.wait_for(lambda: request.done() or not queue.busy)
-                if not request.done():
-                    queue.busy = True
-                    requests = list(waiting)
-                    waiting.clear()
-            if not request.done():
-                self._score_requests(requests)
-        finally:
-            # Not done if this thread was interrupted: nobody needs its scores.
-            with queue.changed:
-                if not request.done() and request in waiting:
-                    waiting.remove(request)
-        return request.result()
+            return self._score_batch(items)
+        self._counts.add(gathered_requests=1)
+        return self._batches.results(items, self._score_batch)
 
-    def _score_requests(self, requests: Sequence[_Request]) -> None:
-        """Score requests in one batch, or one by one if that fails, and let others compute."""
+    def _score_batch(self, items: Sequence[_Item]) -> list[float]:
+        different = list(dict.fromkeys(items))
+        started, failed = time.perf_counter_ns(), True
         try:
-            if not self._answer(requests):
-                for request in requests:
-                    self._answer([request])
-        finally:
-            # After Ctrl-C the next thread scores what is left.
-            left = [request for request in requests if not request.done()]
-            self._counts.add(gathered_requests=len(requests) - len(left))
-            with self._queue.changed:
-                self._queue.waiting[self._by_windows][:0] = left
-                self._queue.busy = False
-                self._queue.changed.notify_all()
-
-    def _answer(self, requests: Sequence[_Request]) -> bool:
-        """Score requests in one batch. Returns whether all are answered: an error answers a request
-        that is alone."""
-        try:
-            pairs = [pair for request in requests for pair in request.pairs]
-            scores = iter(self._score_batch(pairs))
-        except Exception as error:
-            if len(requests) == 1:
-                requests[0].set_exception(error)
-            return len(requests) == 1
-        for request in requests:
-            request.set_result(list(islice(scores, len(request.pairs))))
-        return True
-
-    def _score_batch(self, pairs: Sequence[Pair]) -> list[float]:
-        different = list(dict.fromkeys(pairs))
-        started, failed = time.perf_counter(), True
-        try:
-            scores = (self._best_windows if self._by_windows else self._checked)(different)
+            scores = self._best_windows(different)
             failed = False
         finally:
-            with self._queue.changed:
-                self._queue.seconds += time.perf_counter() - started
-            self._counts.add(batches=1, pairs_scored=len(different), failed_batches=failed)
+            self._counts.add(
+                batches=1,
+                pairs_scored=len(different),
+                failed_batches=failed,
+                nanoseconds=time.perf_counter_ns() - started,
+            )
             self._counts.raise_to("largest_batch", len(different))
         score_of = dict(zip(different, scores, strict=True))
-        return [score_of[pair] for pair in pairs]
+        return [score_of[item] for item in items]
 
-    def _best_windows(self, pairs: Sequence[Pair]) -> list[float]:
+    def _best_windows(self, items: Sequence[_Item]) -> list[float]:
         """The score of each text's best window. A window without a score does not count."""
         # A text without a word may have no window.
-        windows_of = [self.windows(pair) or [pair.text] for pair in pairs]
-        windows = [
-            Pair(pair.query, text)
-            for pair, texts in zip(pairs, windows_of, strict=True)
-            for text in texts
+        windows_of = [
+            (self.windows(query, text) if by_windows else None) or [text]
+            for query, text, by_windows in items
         ]
-        scores = np.array(self._checked(windows))
-        self._counts.add(windows=len(windows))
-        starts = np.cumsum([0, *map(len, windows_of[:-1])])
-        best: list[float] = np.fmax.reduceat(scores, starts).tolist()
-        return best
-
-    def _checked(self, pairs: Sequence[Pair]) -> list[float]:
-        scores = list(map(float, self.score(pairs)))
-        if len(scores) != len(pairs):
+        sizes = list(map(len, windows_of))
+        queries = [item[0] for item, size in zip(items, sizes, strict=True) for _ in range(size)]
+        scores = list(map(float, self.score(queries, list(chain(*windows_of)))))
+        if len(scores) != len(queries):
             raise InputError(
-                f"{type(self).__name__}.score returned {len(scores)} scores for {len(pairs)} pairs",
+                f"{type(self).__name__}.score returned {len(scores)} scores for {len(queries)} "
+                "pairs",
                 valid="one number for each pair, in the order of the pairs",
             )
-        return scores
+        cut = zip(items, sizes, strict=True)
+        self._counts.add(windows=sum(size for (*_, by_windows), size in cut if by_windows))
+        left = iter(scores)
+        every = (filterfalse(math.isnan, islice(left, size)) for size in sizes)
+        return [max(own, default=math.nan) for own in every]
 
-    def _cached_scores(self, rows: Sequence[tuple[str, str, str]]) -> list[float]:
-        """The scores of rows (query, docno, text), from the cache where it has them."""
+    def _cached_scores(
+        self, queries: Sequence[str], docnos: Sequence[Any], texts: Sequence[str]
+    ) -> list[float]:
+        """The scores of rows, from the cache where it has them."""
         folder = self.cache or (self.collection.caches if self.collection else None)
         if folder is None:
-            return self.score_pairs([Pair(query, text) for query, _, text in rows])
+            return self.score_pairs(queries, texts)
         kind = self.fingerprint + (" max_passage" if self._by_windows else "")
         path = Path(folder) / f"rerank-{fingerprint(kind)}.sqlite"
         cache: ResultCache = self._caches.get(path, lambda: ResultCache(path, self._counts))
-        keys = {
-            (query, docno, text): (kind, query, docno, text_hash(text))
-            for query, docno, text in rows
-        }
+        rows = list(zip(queries, map(str, docnos), texts, strict=True))
+        keys = {row: (kind, row[0], row[1], text_hash(row[2])) for row in rows}
         values = zip(keys, cache.get(list(keys.values())), strict=True)
         scores: dict[Any, float] = {row: score for row, score in values if score is not None}
         missing = [row for row in keys if row not in scores]
         for start in range(0, len(missing), _WRITTEN_EVERY):
             part = missing[start : start + _WRITTEN_EVERY]
-            new = self.score_pairs([Pair(query, text) for query, _, text in part])
+            new = self.score_pairs([row[0] for row in part], [row[2] for row in part])
             scores.update(zip(part, new, strict=True))
             cache.put((keys[row], scores[row]) for row in part if not math.isnan(scores[row]))
         return [scores[row] for row in rows]
 
     @property
     def _has_windows(self) -> bool:
-        return type(self).windows is not Reranker.windows
+        return type(self).windows is not Scorer.windows
 
     @property
     def _by_windows(self) -> bool:
@@ -388,14 +290,14 @@ class Reranker(HeadReranker):
             return f"{threading.get_native_id()} {time.time_ns()}"
 
     def _lasting(self, argument: str) -> tuple[str, ...]:
-        # The model does not depend on the arguments that all re-rankers have.
-        shared = ("_shared", "_caches", "_queue", "count", "_counts")
-        return shared if argument in Reranker.__dataclass_fields__ else ()
+        # The model does not depend on the arguments that all scorers have.
+        shared = ("_shared", "_caches", "_batches", "count", "_counts")
+        return shared if argument in Scorer.__dataclass_fields__ else ()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class NeuralReranker(Reranker):
-    """A re-ranker by a checkpoint that runs in this process.
+class NeuralScorer(Scorer):
+    """A scorer by a checkpoint that runs in this process.
 
     Constructing one reads nothing. `fingerprint` reads the configuration and the tokenizer; the
     first score loads the weights. `InputError` if the checkpoint cannot be loaded, is of another
@@ -405,42 +307,46 @@ class NeuralReranker(Reranker):
     Args:
         model: A checkpoint: its name on the Hugging Face hub, or a folder.
         revision: Branch, tag or commit of a checkpoint on the hub.
-        device, dtype: See `soundingline.pipelines.models.choose_device` and `choose_dtype`.
+        device, dtype: See `soundingline.pipelines.device.choose_device` and `choose_dtype`.
         batch_tokens: Tokens of a batch, padding included. The default depends on the device
-            (`busy_tokens`).
+            (`default_batch_tokens`).
         max_length: Tokens that hold a query and a text; longer texts are cut. The default is the
             length for which the checkpoint was made.
     """
 
     model: str = field(default="", kw_only=False)
     revision: str | None = None
-    device: str | None = None
+    device: Runtime[str | None] = None
     dtype: str | None = None
-    batch_tokens: int | None = None
+    batch_tokens: Runtime[int | None] = None
     max_length: int | None = None
 
     extra = "rerank"
-    busy_tokens: ClassVar[Mapping[str, int]] = Placement.busy_tokens
+    default_batch_tokens: ClassVar[Mapping[str, int]] = Placement.default_batch_tokens
     """The default of `batch_tokens` by type of device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.placement = Placement(self.device, self.dtype, self.batch_tokens, self.busy_tokens)
+        self.placement = Placement(
+            self.device, self.dtype, self.batch_tokens, self.default_batch_tokens
+        )
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        inputs = self._inputs.encode(pairs)
+    def score(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
+        inputs = self._inputs.encode(list(map(Pair, queries, texts)))
         self.count.add(
             **{name: sum(getattr(each, name) for each in inputs) for name in self.counted}
         )
         lengths = [len(each.ids) for each in inputs]
         return in_batches(self._batch_scores, inputs, lengths, self.placement.batch_tokens)
 
-    def windows(self, pair: Pair) -> list[str]:
-        """The document in parts that each fit and do not overlap, cut between words if possible;
-        all of it if it fits."""
-        return self._inputs.windows(pair)  # type: ignore[no-any-return]
+    def windows(self, query: str, text: str) -> list[str]:
+        """The text in parts that each fit and do not overlap, cut between words if possible; all
+        of it if it fits."""
+        windows: list[str] = self._inputs.windows(Pair(query, text))
+        return windows
 
     def _batch_scores(self, inputs: Sequence[Any]) -> list[float]:
+        self._batches.check_wanted()
         network, tokens = self._network, sum(len(each.ids) for each in inputs)
         with (
             import_optional("torch").inference_mode(),
@@ -458,7 +364,8 @@ class NeuralReranker(Reranker):
     _inputs: ClassVar[Any]
     _network: ClassVar[Any]
 
-    @shared_property
+    @property
+    @shared
     def _tokenizer(self) -> Any:
         return self._checkpoint.tokenizer()
 
@@ -470,45 +377,90 @@ class NeuralReranker(Reranker):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class RerankHead(HeadReranker):
-    """Any PyTerrier re-ranker on the best `depth` rows of each query (by default on all); the other
-    rows stay below them. Columns, `texts` and `InputError`s are those of `HeadReranker`.
+class RerankTop(Stage):
+    """Re-ranks the best `depth` rows of each query; the other rows stay below them in the
+    retriever's order (see `merge_top_and_rest`).
+
+    The columns of the input are `qid`, `query`, `docno`, and `rank` or `score`, which give the
+    order. Without these two the rows are a set, as PyTerrier's `|` and `&` make it, and all of them
+    are re-ranked. The output has the same columns and rows with new `score` and `rank`.
+
+    The text of a row is its column `text`, or what `texts` returns for its docno. `InputError` if a
+    scorer needs texts and there are none, and for a docno that `texts` does not know.
 
     Args:
-        stage: The re-ranker. Its input is the head, with all columns of the ranking, and with
-            `text` if there are texts. It may return them in any order and with any other columns;
-            rows that share a docno are told apart by their order. A row that it leaves out is put
-            at the head's end.
-        depth: Rows of each query to score; None for all.
+        scorer: Any PyTerrier re-ranker, such as `MonoT5`. Its input are the best rows, with all
+            columns of the ranking, and with `text` if there are texts. It may return them in any
+            order and with any other columns; rows that share a docno are told apart by their order.
+            A row that it leaves out, or to which it gives no number, ends the re-ranked rows.
+        depth: Rows of each query to re-rank, at least 1; None for all.
+        texts: A function from docnos to units, such as `index.texts`. The default are the texts of
+            the collection.
 
     Example:
         >>> shortest = pt.apply.doc_score(lambda row: -len(row["text"]))
-        >>> (index.bm25() >> RerankHead(shortest, depth=10)).search("river")["docno"].tolist()
+        >>> pipe = index.bm25() >> RerankTop(shortest, depth=10, texts=index.texts)
+        >>> pipe.search("river")["docno"].tolist()
         ['d1%p0', 'd2%p0']
     """
 
-    stage: pt.Transformer = field(kw_only=False)
+    scorer: pt.Transformer = field(kw_only=False)
+    depth: int | None = None
+    texts: Texts | None = None
 
-    # A Terrier retriever, for example, scores the documents of its index.
-    needs_text: ClassVar[bool] = False
+    def __post_init__(self) -> None:
+        if self.depth is not None:
+            check_int("depth", self.depth, do="set it to null for all rows")
 
-    def score_head(self, head: pd.DataFrame, texts: list[str]) -> Sequence[float]:
-        has_text = "text" in head.columns or any(texts)
-        rows = head.assign(text=texts) if has_text else head
+    @property
+    def fingerprint(self) -> str:
+        """That of the scorer."""
+        return getattr(self.scorer, "fingerprint", "")
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Those of the scorer."""
+        return getattr(self.scorer, "counts", {})
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where the model of the scorer computes; None without one."""
+        return getattr(self.scorer, "placement", None)
+
+    def close(self) -> None:
+        """Close the scorer."""
+        if isinstance(self.scorer, Stage):
+            self.scorer.close()
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """Re-rank the queries of a frame; the best rows of all of them are scored together."""
+        inp = as_pyterrier(inp)
+        texts = self.texts or (self.collection.texts if self.collection else None)
+        _check_rows(inp, self, reads_text=isinstance(self.scorer, Reranker) and not texts)
+        ordered = not {"rank", "score"}.isdisjoint(inp.columns)
+        top, rest = split_top(inp, self.depth if ordered else None)
+        scores = self._scores(top, _with_texts(top, texts)) if len(top) else []
+        return merge_top_and_rest(top.assign(score=np.array(scores, dtype=float)), rest)
+
+    def _scores(self, top: pd.DataFrame, rows: pd.DataFrame) -> Sequence[float]:
+        """The score of each of the `top` rows, which the scorer reads as `rows`."""
+        if isinstance(self.scorer, Reranker):
+            return self.scorer.score_rows(rows)
         try:
-            scored = self.stage.transform(rows.reset_index(drop=True))
+            scored = self.scorer.transform(rows.reset_index(drop=True))
         except KeyError as error:
-            if not has_text and error.args == ("text",):
+            if "text" not in rows.columns and error.args == ("text",):
                 raise _no_texts(self) from error
             raise
         scores = pd.Series(scored["score"].tolist(), _rows_by_document(scored), dtype=float)
-        return scores.reindex(_rows_by_document(head)).tolist()  # type: ignore[no-any-return]
+        ordered: list[float] = scores.reindex(_rows_by_document(top)).tolist()
+        return ordered
 
 
-def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The best `depth` rows of each query, and the other rows, by `rank`, or by `score` without it,
-    or in their order without both. Both parts come query by query (in the order of their first
-    rows), best first; rows of equal rank or score keep their order."""
+def split_top(frame: pd.DataFrame, depth: int | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The best `depth` rows of each query (None: all), and the other rows, by `rank`, or by `score`
+    without it, or in their order without both. Both parts come query by query (in the order of
+    their first rows), best first; rows of equal rank or score keep their order."""
     queries = pd.factorize(frame["qid"])[0]
     # lexsort is stable, and puts what is not a number last.
     by = np.zeros(len(frame))
@@ -518,43 +470,56 @@ def split_head(frame: pd.DataFrame, depth: int) -> tuple[pd.DataFrame, pd.DataFr
         by = -frame["score"].to_numpy(dtype=float)
     order = np.lexsort((by, queries))
     queries = queries[order]
-    in_head = np.arange(len(order)) - np.searchsorted(queries, queries) < depth
-    return frame.iloc[order[in_head]], frame.iloc[order[~in_head]]
+    in_top = np.arange(len(order)) - np.searchsorted(queries, queries) < (depth or len(frame))
+    return frame.iloc[order[in_top]], frame.iloc[order[~in_top]]
 
 
-def merge_head_and_tail(head: pd.DataFrame, tail: pd.DataFrame) -> pd.DataFrame:
-    """One ranking of a head with new scores and its tail, as `split_head` returns them.
+def merge_top_and_rest(top: pd.DataFrame, rest: pd.DataFrame) -> pd.DataFrame:
+    """One ranking of rows with new scores and the rest, as `split_top` returns them.
 
-    The rows of a query are: the head by its new scores, rows of equal scores in the retriever's
-    order; the rows of the head whose score is not a number; the tail. `rank` counts from 0. The
-    rows below the scored ones get the worst new score (0 without any) minus one step for each row,
-    where tail rows of equal retriever scores share a step. Their scores are finite and distinct in
-    32 bits too, in which trec_eval reads them. Scores beyond 1e30 become 1e30.
+    The rows of a query are: the top rows by their new scores, rows of equal scores in the
+    retriever's order; the top rows whose score is not a number; the rest. `rank` counts from 0. The
+    scores of the rows below the scored ones continue theirs (see `_continued`). Scores beyond 1e30
+    become 1e30.
     """
-    rows = pd.concat([head, tail], ignore_index=True) if len(tail) else head
+    rows = pd.concat([top, rest], ignore_index=True) if len(rest) else top
     queries = pd.factorize(rows["qid"])[0]
     scores = rows["score"].to_numpy(dtype=float)
-    part = np.where(np.isnan(scores), 1, 0)  # 0: has a new score
-    part[len(head) :] = 2
-    order = np.lexsort((np.where(part == 0, -scores, 0.0), part, queries))
-    queries, part, scores = queries[order], part[order], scores[order]
-    first = np.searchsorted(queries, queries)
-    bounded, below = np.clip(scores, -_LARGEST, _LARGEST), part > 0
-    moves = below.copy()
-    moves[1:] &= (np.diff(part) != 0) | (np.diff(first) != 0) | (scores[1:] != scores[:-1])
-    steps_below = np.cumsum(moves)
-    steps_below -= steps_below[first] - moves[first]
-    scored = np.bincount(first[~below], minlength=len(first))[first]
-    worst = np.where(scored > 0, bounded[first + np.maximum(scored, 1) - 1], 0.0)
-    step = np.maximum(1.0, _FEWEST_STEPS * np.spacing(np.abs(worst).astype(np.float32)))
-    return (
-        rows.iloc[order]
-        .reset_index(drop=True)
-        .assign(
-            score=np.where(below, worst - step * steps_below, bounded),
-            rank=np.arange(len(order)) - first + pt.model.FIRST_RANK,
-        )
-    )
+    scored = (np.arange(len(rows)) < len(top)) & ~np.isnan(scores)
+    # lexsort is stable: the top rows without a score stay above the rest.
+    order = np.lexsort((np.where(scored, -scores, 0.0), ~scored, queries))
+    scores, scored = scores[order], scored[order]
+    starts = np.flatnonzero(np.diff(queries[order], prepend=-2))
+    for start, end in zip(starts, np.append(starts, len(order))[1:], strict=True):
+        number = int(scored[start:end].sum())
+        scores[start:end] = _continued(scores[start : start + number], scores[start + number : end])
+    return _ranking(rows.iloc[order], scores, queries[order])
+
+
+def _continued(scores: NDArray[np.float64], old: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The falling `scores`, and below them one for each of the `old` scores: the worst of `scores`
+    (0 without any) minus one step for each row, where rows of equal old scores share a step. They
+    are finite and distinct in 32 bits too, in which trec_eval reads them."""
+    bounded = np.clip(scores, -_LARGEST, _LARGEST)
+    worst = bounded[-1] if len(bounded) else 0.0
+    step = max(1.0, _FEWEST_STEPS * float(np.spacing(np.float32(abs(worst)))))
+    is_step = np.ones(len(old), dtype=bool)
+    is_step[1:] = old[1:] != old[:-1]
+    return np.concatenate([bounded, worst - step * np.cumsum(is_step)])
+
+
+def _by_score(rows: pd.DataFrame, scores: NDArray[np.float64]) -> pd.DataFrame:
+    """The rows, which lie together query by query, by falling scores. Rows of equal scores keep
+    their order, and scores that are not numbers come last."""
+    queries = pd.factorize(rows["qid"])[0]
+    order = np.lexsort((-scores, queries))
+    return _ranking(rows.iloc[order], scores[order], queries)
+
+
+def _ranking(rows: pd.DataFrame, scores: NDArray[Any], queries: NDArray[Any]) -> pd.DataFrame:
+    """Rows in their new order with their scores and ranks. `queries` are numbers that rise."""
+    ranks = np.arange(len(rows)) - np.searchsorted(queries, queries) + pt.model.FIRST_RANK
+    return rows.reset_index(drop=True).assign(score=scores, rank=ranks)
 
 
 def _rows_by_document(frame: pd.DataFrame) -> pd.MultiIndex:
@@ -563,39 +528,52 @@ def _rows_by_document(frame: pd.DataFrame) -> pd.MultiIndex:
     return pd.MultiIndex.from_frame(keys.assign(row=keys.groupby(["qid", "docno"]).cumcount()))
 
 
-def _no_texts(stage: HeadReranker) -> InputError:
-    name = type(stage).__name__
+def _check_rows(frame: pd.DataFrame, stage: Stage, reads_text: bool) -> None:
+    """`InputError` if rows have no text to read and for queries that are not text; PyTerrier's
+    error for other missing columns."""
+    lacks_text = reads_text and len(frame) > 0 and "text" not in frame.columns
+    columns = ["query", "text"] if reads_text and not lacks_text else ["query"]
+    pt.validate.result_frame(frame, extra_columns=columns, context=stage)
+    if lacks_text:
+        raise _no_texts(stage)
+    for qid, query in zip(frame["qid"].tolist(), frame["query"].tolist(), strict=True):
+        if not isinstance(query, str):
+            raise InputError(f"the query {qid!r} is {query!r}", do="give each query as text")
+
+
+def _no_texts(stage: Stage) -> InputError:
+    scorer = stage.scorer if isinstance(stage, RerankTop) else stage
+    name = type(scorer).__name__
     return InputError(
         f"the ranking has no text for {stage} to read",
-        valid="a column text, a re-ranker with texts, or the frame that a lexical index with texts "
-        "returned (fusion, link expansion, caches, lists and files of rankings keep no texts)",
-        do=f"write {name}(texts=index.texts), or texts=store.texts; or put pt.text.get_text(index) "
-        "before it",
+        valid="a column text, or a RerankTop with texts",
+        do=f"write RerankTop({name}(...), texts=index.texts), or texts=store.texts; or put "
+        "pt.text.get_text(index) before it",
     )
 
 
-@lru_cache(maxsize=16)
-def _opened(path: str) -> "LexicalIndex":
-    from soundingline.pipelines.lexical.index import LexicalIndex  # here, because it imports numba
-
-    return LexicalIndex(path)
-
-
-def _texts_of(frame: pd.DataFrame, texts: Texts | None) -> list[str]:
-    """The text of each row: its column `text`, else what `texts` gives for its docno (title in
-    front); empty where there is none. `InputError` for a docno that `texts` lacks."""
-    if "text" in frame.columns:
-        return [text if isinstance(text, str) else "" for text in frame["text"].tolist()]
-    docnos = list(map(str, frame["docno"].tolist()))
+def _with_texts(rows: pd.DataFrame, texts: Texts | None) -> pd.DataFrame:
+    """The rows with their texts: those of the column `text`, else what `texts` gives for each docno
+    (title in front). `InputError` for a docno that `texts` does not have."""
+    if "text" in rows.columns:
+        return rows.assign(text=_strings(rows["text"]))
     if texts is None:
-        return [""] * len(docnos)
+        return rows
+    docnos = list(map(str, rows["docno"].tolist()))
     different = list(dict.fromkeys(docnos))
     try:
-        units = texts(different) if different else []
+        units = texts(different)
     except KeyError as error:
         raise InputError(
             f"the ranking names {error}, which the document store lacks",
             do="build the index and the store from the same corpus",
         ) from error
     contents = {docno: unit.contents for docno, unit in zip(different, units, strict=True)}
-    return [contents[docno] for docno in docnos]
+    return rows.assign(text=pd.Series([contents[docno] for docno in docnos], rows.index, object))
+
+
+def _strings(texts: pd.Series) -> pd.Series:
+    """The texts, and an empty one where there is none. They are objects: Arrow's strings do not
+    hold half a surrogate pair."""
+    strings = [text if isinstance(text, str) else "" for text in texts.tolist()]
+    return pd.Series(strings, texts.index, object)

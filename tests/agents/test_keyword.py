@@ -231,7 +231,7 @@ WHEN, WAS = "When was the museum founded?", "Was the museum founded in Tulsa?"
             ["The museum was founded in 1939 after a quarrel that had begun in the year 1921."],
             *({}, "1939"),
         ),
-        # Words of the title pull less than the rest of the question.
+        # Words of the title weigh less than the rest of the question.
         (
             "Who founded the museum of Tulsa?",
             ["Tulsa Mayor Ann Hill came. The museum was founded by Waite Phillips, Tulsa Mayor."],

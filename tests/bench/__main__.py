@@ -10,7 +10,7 @@ from pathlib import Path
 # A spawned process imports the modules of the benchmarks by name too.
 sys.path[:0] = map(str, Path(__file__).resolve().parents[:2])
 MODULES = {
-    "lexical": "lexical building tuning scale opensearch terrier",
+    "lexical": "lexical building tuning scale opensearch terrier frame",
     "learned": "encode shards splade vectors rerank",
     "late": "late",
     "agents": "agent enrich librarians serve",

@@ -37,18 +37,18 @@ from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.literature import Navigator
 from soundingline.experiments import Experiment
-from soundingline.experiments.build import make_interface
+from soundingline.experiments.build import make_search_tool
 from soundingline.experiments.pipeline import statistics as corpus_statistics
 from soundingline.experiments.pipeline import with_literature_tools
 from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
 from soundingline.experiments.serve.server import prepared_process
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.chat_scorer import ChatScorer
 from soundingline.pipelines.enrich.enrichment import EnrichedEngine, phrases_manifest
 from soundingline.pipelines.enrich.llm_phrases import ModelPhrases
 from soundingline.pipelines.enrich.phrases import PhraseSource
 from soundingline.pipelines.lexical.index import LexicalEngine
+from soundingline.pipelines.requirements.chat import ChatScorer
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document, Hit, Ranking, SearchResult, Topic
@@ -314,7 +314,7 @@ def librarians(questions=200, documents=2000, pool=40, librarians=100):
 def _navigate(experiment, caches, navigator, size):
     """The costs of four times `size` questions."""
     config, built = experiment.settings.config, experiment.collection
-    interface, _ = with_literature_tools(make_interface(config.tool), built, config)
+    interface, _ = with_literature_tools(make_search_tool(config.tool), built, config)
     blocking, ledger = BlockingModel("scores", role="librarian"), Ledger()
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
     interface = interface.bind(replace(interface.operators, scorer=scorer))
@@ -375,7 +375,8 @@ class Client:
 
     async def post(self, path, body):
         data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(data)}\r\n\r\n"
         self._writer.write(head.encode() + data)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
         length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))

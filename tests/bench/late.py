@@ -10,13 +10,14 @@ from data import length_one
 from harness import DATA, SEED, Table, benchmark, in_own_process, interleaved, size_mb
 from numpy.lib.format import open_memmap
 
-from soundingline.pipelines.learned.colbert import (
+from soundingline.pipelines.learned.encoding import Block
+from soundingline.pipelines.learned.vectors import (
     CompressedSearch,
+    DocumentVectors,
+    NumpySearch,
     read_compressed,
     write_compressed,
 )
-from soundingline.pipelines.learned.encoding import Block
-from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch
 from soundingline.toolkit.files import atomic_folder
 
 TYPES, TOPICS, OWN, BLOCK = 1 << 14, 2000, 100, 200

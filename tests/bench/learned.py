@@ -27,12 +27,17 @@ from harness import (
 from scipy.sparse import csc_matrix
 from scipy.stats import kendalltau
 
+from soundingline.pipelines.device import choose_device
 from soundingline.pipelines.index_folder import Shard
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE, Blocks, encode_corpus
 from soundingline.pipelines.learned.splade import ImpactIndex, Splade, scaled
-from soundingline.pipelines.learned.vectors import DocumentVectors, NumpySearch, TorchSearch
-from soundingline.pipelines.models import choose_device
+from soundingline.pipelines.learned.vectors import (
+    DocumentVectors,
+    NumpySearch,
+    TorchSearch,
+    VectorEngine,
+)
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
@@ -157,7 +162,9 @@ def shards(documents=5000, collection="vaswani"):
         ):
             path = Path(folder) / name
             cost = in_own_process(_index_of_shards, units, path, count, processes)
-            ranked = _one_thread().open(path).rank(texts[:50], None, 1000)
+            engine = _one_thread()
+            queries = engine.encoder.encode_queries(texts[:50])
+            ranked = engine.open(path).rank(queries, None, 1000)
             rankings.append([set(ranking.docnos) for ranking in ranked])
             shares = [
                 len(own & one) / len(one)
@@ -183,7 +190,8 @@ def _shard(units, path, number, count):
 
 def _one_thread():
     import_optional("torch").set_num_threads(1)
-    return Dense(str(_minilm()), dtype="float32", max_length=LENGTH, device="cpu")
+    dense = Dense(str(_minilm()), dtype="float32", max_length=LENGTH, device="cpu")
+    return VectorEngine(dense)
 
 
 VOCABULARY, BLOCK, QUERIES, SIZES, DEPTH = 30_522, 2048, 100, (20, 40, 100), 1000
@@ -236,7 +244,7 @@ def splade(documents=100_000):
         searched += rows_of_times({f"scipy's product, {name}": product}, queries, 1)
         read = [
             np.median([sum(map(index.document_frequency, query)) for query in queries[size]])
-            * (4 + index._arrays.frequencies.itemsize)
+            * (4 + index._postings.frequencies.itemsize)
             for size in SIZES
         ]
         searched.append(lower_bound(f"lower bound, {name}: reading", read))
@@ -265,12 +273,14 @@ def _impact_queries(encoded):
 
 
 def _build_impacts(encoded, path, scale):
-    ImpactIndex.build(Blocks(encoded), [f"t{n}" for n in range(VOCABULARY)], path, scale=scale)
+    ImpactIndex.build(
+        Blocks(encoded), path, vocabulary=[f"t{n}" for n in range(VOCABULARY)], scale=scale
+    )
 
 
 def _product(index):
     """A search that computes every document's score by one sparse product."""
-    arrays = index._arrays
+    arrays = index._postings
     values, shape = arrays.frequencies.astype(np.float32), (len(index), len(arrays.offsets) - 1)
     matrix = csc_matrix((values, arrays.documents, arrays.offsets), shape=shape).tocsr()
 
@@ -392,7 +402,7 @@ def rerank(pairs=1000, exact=100, rounds=5, shape="", device=""):
             if dtype == "float32":
                 single = reference(drawn[:exact], size=1)
             tried = {size: partial(reference, size=size) for size in PAIRS}
-            systems[f"ours, {dtype}"] = MonoT5(folder, dtype=dtype, device=device).score
+            systems[f"ours, {dtype}"] = _scored(MonoT5(folder, dtype=dtype, device=device))
             for size in {4, fastest(tried, drawn[: max(PAIRS)], clock)}:
                 systems[f"pyterrier_t5, {dtype}, {size} pairs a batch"] = tried[size]
         size = -(-len(drawn) // rounds)
@@ -417,6 +427,11 @@ def rerank(pairs=1000, exact=100, rounds=5, shape="", device=""):
     )
     head = ["system", "pairs/s", "times pyterrier_t5's default", "Kendall tau to our float32"]
     yield Table(head, rows)
+
+
+def _scored(scorer):
+    """A scorer as a function of pairs."""
+    return lambda pairs: scorer.score([each.query for each in pairs], [each.text for each in pairs])
 
 
 def _save_t5(folder, shape, tokenizer):

@@ -109,6 +109,47 @@ def _frame(queries):
 
 
 @benchmark(
+    "The frame around a search",
+    small={"documents": 2000},
+    packages=("numba", "numpy", "pandas", "pyterrier"),
+    limits="other depths, more queries in a frame, or other machines",
+)
+def frame(documents=600_000, queries=100):
+    """What PyTerrier's frame adds to a search: analysis and search of a text alone, and the
+    transformer on a frame of this one query, whose document ids are read for the first time, and
+    again."""
+    path = DATA / f"frame-{documents}"
+    shutil.rmtree(path, ignore_errors=True)
+    LexicalIndex.build(Generated(documents), path, keep_texts=False)
+    chance, rows = np.random.default_rng(SEED), []
+    for size in QUERIES:
+        drawn = [dict.fromkeys(ranks(chance, 4 * size).tolist()) for _ in range(queries)]
+        texts = [" ".join(map(word, list(each)[:size])) for each in drawn]
+        requests = [pd.DataFrame({"qid": ["1"], "query": [text]}) for text in texts]
+        index = LexicalIndex.open(path)  # which has read no id
+        bm25 = index.bm25(k1=K1, b=B, depth=DEPTH)
+        systems = {
+            "search": lambda one, index=index: index.search(
+                index.analyzer.terms(one["query"].iloc[0]), K1, B, DEPTH
+            ),
+            "transformer": bm25.transform,
+        }
+        for time_of in ("first", "second"):
+            rounds = [[request] for request in requests]
+            seconds, results = interleaved(systems, rounds)
+            alone, whole = (1000 * np.array(seconds[name]) for name in systems)
+            hits = np.median([len(result) for result in results["transformer"]])
+            medians = [f"{np.median(each):.2f}" for each in (alone, whole, whole - alone)]
+            rows.append([f"{size} terms, {time_of} time", f"{hits:,.0f}", *medians])
+    shutil.rmtree(path)
+    yield (
+        f"{documents:,} generated documents of 62 words, {queries} queries, one a call, one "
+        f"thread, depth {DEPTH}; medians in milliseconds, differences query by query."
+    )
+    yield Table(["queries", "rows", "search", "transformer", "difference"], rows)
+
+
+@benchmark(
     "PyTerrier's own retriever",
     small={"documents": 2000, "rounds": 2},
     packages=("numba", "pyterrier", "pyjnius"),

@@ -94,6 +94,7 @@ def in_this_process(function, *arguments):
     [
         ("tools", "comparison", ["--questions", "5", "--repeats", "2"]),
         ("tools", "evidence", ["--documents", "100", "--runs", "1"]),
+        ("lexical", "frame", ["--documents", "1000", "--queries", "3"]),
         ("lexical", "scale", ["--documents", "1000", "--anserini", "0"]),
         ("learned", "vectors", ["--documents", "1000", "--dimensions", "8", "--rounds", "1"]),
         ("late", "late", ["--passages", "200", "--dimensions", "16", "--rivals", "0"]),

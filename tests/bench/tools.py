@@ -39,7 +39,7 @@ from soundingline.experiments.config import Settings
 from soundingline.experiments.replay import Replaying
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.requirement_scorers import LexicalLocator
+from soundingline.pipelines.requirements.locators import LexicalLocator
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.data import Topic

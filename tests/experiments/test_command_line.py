@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import traceback
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +21,7 @@ from support.checkpoints import save_rankllama, write_splade, write_tokenizer
 
 from soundingline.experiments.config import Settings
 from soundingline.experiments.experiment import Experiment
-from soundingline.experiments.refusals import one_line
+from soundingline.experiments.refusals import refusal_line
 from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import index
 from soundingline.toolkit.console import in_one_line
@@ -79,6 +81,7 @@ LEARNED = """
 from soundingline.experiments import Experiment
 from soundingline.experiments.build import make
 from soundingline.experiments.naming import cell_name
+from soundingline.experiments.pipeline import option_of
 given = {"dense": ["retriever.pooling=last"], "splade": [], "colbertv2": []}
 for retriever, arguments in given.items():
     experiment = Experiment.compose(
@@ -86,7 +89,7 @@ for retriever, arguments in given.items():
         "reranker=monot5", "reranker.model=/absent",
     )
     config = experiment.settings.config
-    make(config.retriever), make(config.reranker), cell_name(experiment.settings)
+    make(config.retriever), make(option_of(config, "reranker")), cell_name(experiment.settings)
 """
 
 
@@ -124,7 +127,7 @@ for made in (
     ColBERT({late!r}, **exact),
     Dense({dense!r}, **exact),
 ):
-    made.validate(None)
+    assert made.fingerprint
 """
 
 
@@ -305,6 +308,37 @@ def test_a_command_line_is_described_by_what_it_chooses_and_sweeps(entry, capsys
     assert ["retriever.depth", "7"] in rows and ["agent", "pi_serini"] in rows
 
 
+READ = re.compile(r"^\| [^|]+ \| `(?:\w+\.)?(\w+)` in `([\w/.]+)` \|$", re.MULTILINE)
+
+
+@contextmanager
+def called():
+    """The functions that all threads call meanwhile: (file, name)."""
+    seen = set()
+
+    def note(frame, event, argument):
+        if event == "call":
+            seen.add((frame.f_code.co_filename, frame.f_code.co_name))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def test_the_functions_that_the_map_of_the_code_names_are_called(entry, capsys):
+    places = READ.findall((ROOT / "docs" / "concepts.md").read_text(encoding="utf-8"))
+    assert len(places) == 4
+    with called() as seen:
+        assert entry("run", *TINY, *MODEL.split(), "name=x") == 0
+        assert entry("run", *TINY, "tool.page=0") == 2
+    missing = [place for place in places if (str(ROOT / place[1]), place[0]) not in seen]
+    assert not missing
+
+
 def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, monkeypatch):
     """A traceback of a search can be read, and each layer of it does something."""
     packages = tuple(f"{ROOT / name}{os.sep}" for name in PACKAGES)
@@ -326,7 +360,7 @@ def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, m
 # Bad input, and what cannot work, is refused in one line that names it: exit code 2, no traceback,
 # nothing half-made and nothing paid for.
 
-SIDE = "enrichment.sides=corpus"
+PHRASES = "enrichment=file enrichment.query=null enrichment.corpus.path=phrases.jsonl"
 BROKEN = {
     "malformed JSON": (
         {"corpus": CORPUS + '{"_id": "d4", "text":\n', "queries": QUERIES, "qrels": QRELS},
@@ -459,12 +493,16 @@ REFUSED = {
         ("enrichment=feedback enrichment.weight=-0.1", r"weight is -0.1\. valid: 0 or more"),
         ("enrichment=feedback enrichment.weight=much", "enrichment.weight='much'"),
         ("enrichment=feedback enrichment.query_filter.tau=0", r"tau is 0\. valid: above 0"),
-        ("enrichment=feedback enrichment.corpus_filter.tau=1.01", r"tau is 1.01\. valid: above"),
+        (f"{PHRASES} enrichment.corpus_filter.tau=1.01", r"tau is 1.01\. valid: above"),
+        ("enrichment=feedback enrichment.sides=corpus", "the enrichment has neither side"),
         ("enrichment=feedback enrichment.query_filter.tau=much", "query_filter.tau='much'"),
         ("enrichment=feedback enrichment.query_filter.tau=null", "query_filter.tau=None"),
         ("enrichment=feedback +enrichment.query_filter.tua=1", "has no argument tua"),
         ("enrichment=feedback enrichment.query.phrases=0", "phrases=0"),
-        (f"enrichment=feedback {SIDE} retriever=ql", "QueryLikelihood does not support"),
+        (
+            f"{PHRASES.replace('phrases.jsonl', 'own_agent.py')} retriever=ql",
+            "QueryLikelihood does not support",
+        ),
         ("retriever.k3=1", r"no argument of the chosen retriever\. valid: b, depth, k1"),
         ("agent.max_serches=1", r"did you mean agent.max_searches\?"),
         ("agent.tool.depth=1", "'agent.tool' is no argument of the chosen agent"),
@@ -612,7 +650,8 @@ def test_an_index_of_another_corpus_is_refused(entry, beir, capsys):
 def test_an_enriched_index_that_does_not_fit_is_refused_until_it_is_removed(
     damage, entry, beir, capsys
 ):
-    given = ("benchmark=beir", f"benchmark.path={beir}", "enrichment=feedback", SIDE)
+    Path("phrases.jsonl").write_text('{"id": "d1", "phrases": ["quay"]}\n')
+    given = ("benchmark=beir", f"benchmark.path={beir}", *PHRASES.split())
     assert entry("rank", *given, "name=x") == 0
     enriched = next(Path("indexes").glob("*/document-enriched-*"))
     if damage == "another index":
@@ -657,14 +696,14 @@ def test_the_innermost_input_error_is_printed():
     error = RuntimeError("outer")
     error.__context__ = ValueError("middle")
     error.__context__.__cause__ = InputError("inner")
-    assert one_line(error) == "inner."
+    assert refusal_line(error) == "inner."
 
 
 def test_a_cycle_of_causes_ends():
     """A library that raises one exception object again can make it part of its own context."""
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
-    assert one_line(first) == "first"
+    assert refusal_line(first) == "first"
 
 
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -686,11 +725,11 @@ BEFORE_BUILDING = {
     "rank retriever=splade retriever.model={splade}": "max_length=512",
     "rank retriever=dense retriever.model={splade}": "how its vectors are pooled",
     "rank retriever=repllama retriever.model={splade} retriever.base={splade}": "adapter",
-    "rank retriever=colbertv2 retriever.model={splade}": "no multi-vector checkpoint",
+    "rank retriever=colbertv2 retriever.model={splade}": "not a multi-vector checkpoint",
     "rank retriever=colbertv2 retriever.batch_tokens=0": "batch_tokens=0",
     f"rank {FUSION}bm25_default retriever.k=-1": "k=-1",
     f"rank {FUSION}splade retriever.second.model=/nowhere": "there is no folder '/nowhere'",
-    "rank reranker=colbert reranker.model={splade}": "no multi-vector checkpoint",
+    "rank reranker=colbert reranker.model={splade}": "not a multi-vector checkpoint",
     "rank reranker=cross_encoder reranker.model={splade}": "no output that was trained",
     "rank reranker=rankllama reranker.model={splade}": "kind bert",
     "rank reranker=rankllama reranker.model={rankllama} reranker.max_length=5000": "1024",

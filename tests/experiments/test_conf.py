@@ -18,7 +18,7 @@ from soundingline.experiments.build import check_arguments, fits, make
 from soundingline.experiments.cli import CONF
 from soundingline.experiments.config import Settings, plain_values, register
 from soundingline.experiments.naming import cell_name
-from soundingline.experiments.pipeline import librarian_option
+from soundingline.experiments.pipeline import option_of
 from soundingline.experiments.planning import OptionFiles
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.retrieve import BM25
@@ -102,13 +102,14 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
     config = compose("config", overrides=overrides)
     if (group, option) not in NEEDED:
         assert read_without_hydra({group: f"{group}/{option}"}) == values_of(config)
-    leaf = librarian_option(config, group) if group == "scorer" else config[group]
+    leaf = option_of(config, group)
     if target := leaf.get("_target_"):
         check_arguments(leaf)
         parameters = inspect.signature(get_object(target)).parameters.values()
         settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
         name = target.rpartition(".")[2]
         assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
+        assert group != "reranker" or "depth" in config[group]
 
 
 @cache

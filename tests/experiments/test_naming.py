@@ -214,6 +214,35 @@ def test_a_setting_of_ones_own_is_in_the_name_whatever_it_is_called(group, optio
     assert len(names) == 2
 
 
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from soundingline.pipelines import BM25
+from soundingline.toolkit.errors import Runtime
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Patient(BM25):
+    threads: Runtime[int] = 1
+    timeout: int = 1
+"""
+
+
+def test_an_argument_is_in_the_name_unless_its_class_declares_that_it_changes_no_result(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "own_patient.py").write_text(OWN)
+    (tmp_path / "retriever").mkdir()
+    lines = ["_target_: own_patient.Patient", "k1: 0.9", "b: 0.4", "threads: 1", "timeout: 1"]
+    (tmp_path / "retriever" / "patient.yaml").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def name(*words):
+        given = ["retriever=patient", *words]
+        return cell_name(Settings.compose(given, [tmp_path.as_uri()])).rpartition("-")[2]
+
+    assert name() == name("retriever.threads=4") != name("retriever.timeout=4")
+
+
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])
 def test_a_name_shows_of_an_absolute_path_its_last_part(weights):
     names = {

@@ -261,9 +261,7 @@ class Find(SearchTool):
 '''
 OPTIONS = {
     "reranker/shortest.yaml": "_target_: stranger.Shortest\nfactor: 1.0\n",
-    "reranker/shortest_head.yaml": "_target_: soundingline.pipelines.rerank.reranker.RerankHead\n"
-    "depth: 5\n"
-    "stage:\n  _target_: stranger.Shortest\n  factor: 2.0\n",
+    "reranker/shortest_top.yaml": "_target_: stranger.Shortest\nfactor: 2.0\ndepth: 5\n",
     "agent/one_search.yaml": "_target_: stranger.OneSearch\nwords: 8\n",
     "tool/find.yaml": "_target_: stranger.Find\nshown: 3\n",
 }
@@ -313,7 +311,7 @@ def test_a_strangers_agent_and_tool_are_swept_beside_ours(tmp_path, site):
 
 
 def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(tmp_path, site):
-    rerankers = command(tmp_path, "reranker=none,shortest,shortest_head")
+    rerankers = command(tmp_path, "reranker=none,shortest,shortest_top")
     done = run_command("rank", *rerankers, folder=tmp_path, environment=paths(site))
     assert done.returncode == 0, done.stderr
     rankings = {}
@@ -323,10 +321,10 @@ def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(tmp_path, sit
             row[2] for row in lines if row[0] == lines[0][0]
         ]
     assert len(rankings) == 3
-    head, whole = rankings["shortest_head"], rankings["shortest"]
+    top, whole = rankings["shortest_top"], rankings["shortest"]
     (plain,) = (docids for name, docids in rankings.items() if not name.startswith("shortest"))
-    # Its head alone has a new order; without a depth, all of the ranking has.
-    assert sorted(head[:5]) == sorted(plain[:5]) and head[5:] == plain[5:] and head != plain
+    # The best rows alone have a new order; without a depth, all of the ranking has.
+    assert sorted(top[:5]) == sorted(plain[:5]) and top[5:] == plain[5:] and top != plain
     assert sorted(whole) == sorted(plain) and whole[5:] != plain[5:]
 
 
@@ -337,7 +335,7 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
 
     from soundingline.experiments.build import make
     from soundingline.pipelines.lexical.index import LexicalIndex
-    from soundingline.pipelines.rerank.reranker import RerankHead
+    from soundingline.pipelines.rerank.reranker import RerankTop
 
     config = pytest.importorskip("omegaconf").OmegaConf.create(
         {
@@ -351,7 +349,7 @@ def test_pyterriers_own_monot5_is_a_reranker_as_it_is(tmp_path):
     )
     rows = [{"docno": f"d{n}", "text": f"the old mill {n}"} for n in range(4)]
     index = LexicalIndex.build(rows, tmp_path / "index")
-    pipeline = index.bm25() >> RerankHead(make(config.reranker), depth=2)
+    pipeline = index.bm25() >> RerankTop(make(config.reranker), depth=2, texts=index.texts)
     ranking = pipeline(pd.DataFrame({"qid": ["1"], "query": ["mill"]}))
     assert sorted(ranking["docno"]) == ["d0", "d1", "d2", "d3"]
     assert ranking["docno"].tolist()[2:] == ["d2", "d3"]

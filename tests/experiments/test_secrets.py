@@ -404,8 +404,7 @@ def test_each_command_ends_with_what_to_open_or_do_next(entry, capfd):
     exported = ("runs/run", "format=browsecomp_plus", "out=exported")
     for command, words, next_step in (
         ("evaluate", ["runs/run"], "soundingline compare runs/run ANOTHER_RUN"),
-        ("export", exported, "open exported, or soundingline lint exported"),
-        ("lint", ["exported"], "soundingline lint exported benchmark=NAME also checks answers and"),
+        ("export", exported, "open exported"),
         ("import", ["exported", *exported[1:2], *TINY, "name=i"], "soundingline compare runs/i"),
         ("list", ["retriever"], "soundingline run --help retriever shows the arguments of each"),
         ("caches", ["caches"], "soundingline caches caches keep_gb=5 keeps the 5 GB that were"),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import checkpoints
 from support.benchmarks import CORPUS, QRELS, QUERIES, TINY, write_beir
+from support.pairs import sides
 
 import soundingline.experiments.tune as tune_module
 from soundingline.experiments import distillation
@@ -33,6 +34,11 @@ FEW = ("measures=[AP]", "tuning.cutoffs=[]", "tuning.references=[[0.9,0.4],[25,1
 SPLIT = (*TINY, "benchmark.questions=12")
 WORLD = (*SPLIT, *SMALL, *FEW, "name=t")
 # With an enrichment, whose weight and tau are axes next to k1 and b.
+CORPUS_SIDE = (
+    "enrichment.corpus={_target_:soundingline.pipelines.enrich.phrases.PhraseFile,"
+    "path:phrases.jsonl}",
+    "enrichment.corpus_filter={_target_:soundingline.pipelines.enrich.df_filter.DfFilter,tau:0.05}",
+)
 ENRICHED_GRID = ("grid=sira", "grid.k1=[0.9,3]", "grid.b=[0.4,0.75]", "grid.weight=[0,0.5,2]")
 ENRICHED_FEW = (*FEW[:2], "tuning.references=[[0.9,0.4],[3,0.4,0,0.1]]")
 ENRICHED = (
@@ -296,9 +302,9 @@ REFUSED = {
 }
 REFUSED_ENRICHED = {
     "enrichment=none": "there is no enrichment",
-    "enrichment=feedback enrichment.sides=corpus": "no query side, which they weigh",
-    "enrichment.query_filter.rule=none enrichment.corpus_filter.rule=none": "has no filter",
-    "enrichment.query_filter=null enrichment.corpus_filter=null": "the enrichment has no filter",
+    "enrichment=file enrichment.query=null enrichment.corpus.path=x": "no query side",
+    "enrichment.query_filter.rule=none": "has no filter",
+    "enrichment.query_filter=null": "the enrichment has no filter",
     f"{' '.join(SCRIPTED)} enrichment=sira_weighted enrichment.sides=query": "the exclusions",
     "grid.weight=[-1]": "weight=-1",
     "grid.tau=[0]": "tau=0",
@@ -313,6 +319,7 @@ REFUSED_ENRICHED = {
     + [(ENRICHED, *row) for row in REFUSED_ENRICHED.items()],
 )
 def test_bad_input_is_one_line_and_exit_code_2(entry, capsys, words, overrides, named):
+    Path("x").write_text('{"docid": "d1", "phrases": ["mill"]}\n')  # phrases of a document
     command = "rank" if "retriever" in overrides else "tune"
     assert entry(command, *(TINY if command == "rank" else words), *overrides.split()) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if "soundingline:" in line]
@@ -353,7 +360,10 @@ def test_a_grid_that_disagrees_with_a_single_run_is_a_defect(entry, monkeypatch)
 
 
 def test_weight_and_tau_are_chosen_on_dev_and_points_have_the_values_of_a_ranking(entry):
-    assert entry("tune", *ENRICHED) == 0
+    words = ["angling", "diaries", "letters", "neighbours", "seamark"]
+    documents = [{"id": f"fw{n:07}", "phrases": words[n % 3 :]} for n in range(20)]
+    Path("phrases.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    assert entry("tune", *ENRICHED, *CORPUS_SIDE) == 0
     run, dev, reported = Path("runs/t"), table("selecting"), table()
     assert len(reported.points) == 2 * 2 * 3 * 2 + 1  # one reference is a point of the grid
     summary = read(run / "tuning.json")["measures"]["nDCG@10"]
@@ -375,7 +385,13 @@ def test_weight_and_tau_are_chosen_on_dev_and_points_have_the_values_of_a_rankin
         k1, b, weight, tau = point
         setting = (f"retriever.k1={k1}", f"retriever.b={b}", f"enrichment.weight={weight}")
         filters = [f"enrichment.{side}_filter.tau={tau}" for side in ("query", "corpus")]
-        given = (*SPLIT, "benchmark.split=test", "enrichment=feedback", f"name={k1}-{weight}")
+        given = (
+            *SPLIT,
+            "benchmark.split=test",
+            "enrichment=feedback",
+            *CORPUS_SIDE,
+            f"name={k1}-{weight}",
+        )
         assert entry("rank", *given, *setting, *filters) == 0
         metrics, column = read(f"runs/{k1}-{weight}/metrics.json"), reported.points.index(point)
         for measure in reported.measures:
@@ -471,7 +487,7 @@ def test_the_loss_is_the_cross_entropy_of_the_logit_also_of_two_labels(labels, t
     config = transformers.BertConfig(**{**network.config.to_dict(), "num_labels": labels})
     folder = checkpoints.save_network(tmp_path / "start", type(network)(config), tokenizer)
     pairs = [example.pair for example in LEARNT]
-    good, bad = CrossEncoder(folder, device="cpu", dtype="float32").score(pairs)
+    good, bad = CrossEncoder(folder, device="cpu", dtype="float32").score(*sides(pairs))
     expected = (math.log1p(math.exp(-good)) + math.log1p(math.exp(bad))) / 2
     (loss,) = fit(
         "cross_encoder", *load("cross_encoder", folder), LEARNT, steps=1, batch=2, rate=1e-9

@@ -227,7 +227,7 @@ _QUESTION = re.compile(r"^(?:Question|Request): (.+)$", re.MULTILINE)
 _WORD = re.compile(r"[\w,']{4,}")
 # What stands between the marks of a section, and the random numbers that make the marks unique.
 _SECTION = "===== begin {} (\\w+) =====\n(.*)\n===== end {} \\1 ====="
-_NONCE = re.compile(r"\b[0-9a-f]{12,16}\b(?= =====|=====| was drawn)")
+_NONCE = re.compile(r"\b[0-9a-f]{12,16}\b(?= =====|=====| belongs to this request)")
 Messages = Sequence[Mapping[str, Any]]
 
 

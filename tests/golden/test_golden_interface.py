@@ -138,7 +138,8 @@ class Conversation:
         return match
 
     def post(self, path, **body):
-        return self._send(path, Request(self.url + path, json.dumps(body).encode()), body)
+        headers = {"Content-Type": "application/json"}
+        return self._send(path, Request(self.url + path, json.dumps(body).encode(), headers), body)
 
     def get(self, path):
         return self._send(path, Request(self.url + path))

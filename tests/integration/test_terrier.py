@@ -13,7 +13,7 @@ import pytest
 from support.assertions import refused
 from support.needs import needs, needs_real
 
-from soundingline.pipelines import LexicalIndex, LinkExpansion, MaxP, Reranker, RerankHead
+from soundingline.pipelines import LexicalIndex, LinkExpansion, MaxP, RerankTop, Scorer
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
@@ -54,11 +54,15 @@ def passages():
             }
 
 
-class Lengths(Reranker):
+class Lengths(Scorer):
     """Scores a text by its length."""
 
-    def score(self, pairs):
-        return [float(len(pair.text)) for pair in pairs]
+    def score(self, queries, texts):
+        return [float(len(text)) for text in texts]
+
+
+def by_length(index, **arguments):
+    return RerankTop(Lengths(), texts=index.texts, **arguments)
 
 
 def lengths(ranking):
@@ -111,28 +115,28 @@ def dph(terrier):
 
 
 @pytest.mark.parametrize("depth", [None, 7])
-def test_a_head_is_scored_as_terriers_own_stage_scores_it(depth, index, terrier, bm25, dph):
+def test_the_top_is_scored_as_terriers_own_stage_scores_it(depth, index, terrier, bm25, dph):
     for first in (bm25, bm25 >> pt.text.get_text(terrier), index.bm25()):
         cut = first if depth is None else first % depth
-        expected, out = (cut >> dph)(QUERIES), (first >> RerankHead(dph, depth=depth))(QUERIES)
-        head = out if depth is None else out[out["rank"] < depth]
-        assert scored(head) == pytest.approx(scored(expected))
-        for qid, docnos in ranked(head).items():
+        expected, out = (cut >> dph)(QUERIES), (first >> RerankTop(dph, depth=depth))(QUERIES)
+        top = out if depth is None else out[out["rank"] < depth]
+        assert scored(top) == pytest.approx(scored(expected))
+        for qid, docnos in ranked(top).items():
             scores = {d: s for (q, d), s in scored(expected).items() if q == qid}
             assert [scores[docno] for docno in docnos] == sorted(scores.values(), reverse=True)
         assert len(out) == len(first(QUERIES))
 
 
 @needs(["pyterrier_caching"], "dev")
-def test_a_cache_of_terriers_scores_in_a_head_has_those_of_each_document(
+def test_a_cache_of_terriers_scores_of_the_top_has_those_of_each_document(
     index, bm25, dph, tmp_path
 ):
     from pyterrier_caching import ScorerCache
 
-    head = RerankHead(ScorerCache(tmp_path / "cache", dph), depth=9)
+    top = RerankTop(ScorerCache(tmp_path / "cache", dph), depth=9)
     for first in (index.bm25(), bm25, index.ql()):
         expected = scored((first % 9 >> dph)(QUERIES))
-        out = (first >> head)(QUERIES)
+        out = (first >> top)(QUERIES)
         assert scored(out[out["rank"] < 9]) == pytest.approx(expected)
 
 
@@ -196,8 +200,8 @@ def test_rows_without_a_query_are_scored_as_terrier_scores_them(index, terrier, 
     for stage in (
         index.bm25(),
         index.bm25().rm3(),
-        RerankHead(dph, depth=3),
-        Lengths(texts=index.texts, depth=3),
+        RerankTop(dph, depth=3),
+        by_length(index, depth=3),
         index.ql(),
     ):
         assert scored(stage(frame)) == pytest.approx(scored(stage(filled)))
@@ -209,22 +213,22 @@ def test_sets_of_documents_are_reranked_as_terrier_reranks_them(index, terrier, 
     for candidates in (union, both):
         drop = candidates >> pt.apply.docid(drop=True)
         theirs = (drop >> dph)(QUERIES)
-        texts = (drop >> pt.text.get_text(index) >> Lengths(depth=3))(QUERIES)
+        texts = (drop >> pt.text.get_text(index) >> Lengths())(QUERIES)
         assert scored(texts) == lengths(theirs)
-        assert scored((drop >> RerankHead(dph))(QUERIES)) == pytest.approx(scored(theirs))
+        assert scored((drop >> RerankTop(dph))(QUERIES)) == pytest.approx(scored(theirs))
 
 
 def test_texts_of_a_terrier_index_are_read_from_its_column(index, terrier, bm25):
-    loaded = bm25 >> pt.text.get_text(terrier) >> Lengths(depth=None)
+    loaded = bm25 >> pt.text.get_text(terrier) >> Lengths()
     assert scored(loaded(QUERIES)) == lengths(bm25(QUERIES))
     message = r"no text for Lengths\(\) to read.*texts=index\.texts"
     for first in (bm25, bm25 + index.bm25(), ReciprocalRankFusion(bm25, index.bm25())):
         refused(message, lambda first=first: (first >> Lengths())(QUERIES))
-        out = (first >> Lengths(texts=index.texts))(QUERIES)
+        out = (first >> by_length(index))(QUERIES)
         assert scored(out) == lengths(out)
     rows = QUERIES.to_dict("records")
     refused(message, lambda: list((bm25 >> Lengths())(rows)))
-    out = pd.DataFrame((bm25 >> Lengths(texts=index.texts))(rows))
+    out = pd.DataFrame((bm25 >> by_length(index))(rows))
     assert scored(out) == lengths(bm25(QUERIES))
 
 
@@ -307,7 +311,7 @@ def test_docids_are_dropped_after_a_sum_as_the_documentation_says(index, bm25, d
         assert len(out) == len(frame)
 
 
-def test_a_terrier_stage_reranks_a_head_on_the_command_line(terrier, dph, index, tmp_path):
+def test_a_terrier_stage_reranks_the_top_on_the_command_line(terrier, dph, index, tmp_path):
     data, options = tmp_path / "data", tmp_path / "options" / "reranker"
     (data / "qrels").mkdir(parents=True)
     options.mkdir(parents=True)
@@ -317,15 +321,14 @@ def test_a_terrier_stage_reranks_a_head_on_the_command_line(terrier, dph, index,
         (data / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     judged = "".join(f"{qid}\t{n}\t1\n" for qid in QUERIES["qid"] for n in range(9))
     (data / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    (options / "head_dph.yaml").write_text(
-        "_target_: soundingline.pipelines.RerankHead\ndepth: 7\nstage:\n"
-        "  _target_: pyterrier.terrier.Retriever\n  wmodel: DPH\n"
-        f"  index_location: {terrier.toString()}\n"
+    (options / "dph.yaml").write_text(
+        "_target_: pyterrier.terrier.Retriever\ndepth: 7\nwmodel: DPH\n"
+        f"index_location: {terrier.toString()}\n"
     )
     command = [sys.executable, "-m", "soundingline.experiments", "rank", "name=heads"]
     command += ["--config-dir", str(tmp_path / "options"), "benchmark=beir"]
     command += [f"benchmark.path={data}", "unit=document", "engine.analyzer=whitespace"]
-    command += ["retriever=bm25_default", "reranker=head_dph"]
+    command += ["retriever=bm25_default", "reranker=dph"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.rglob("run.trec")

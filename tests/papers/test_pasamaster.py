@@ -4,7 +4,7 @@ import inspect
 
 from sheet import cells, check_constants, published_of
 
-from soundingline.experiments.build import make_interface
+from soundingline.experiments.build import make_search_tool
 from soundingline.experiments.config import Settings
 from soundingline.experiments.distillation import distill
 from soundingline.experiments.pipeline import build_pipeline, with_literature_tools
@@ -16,8 +16,9 @@ SYSTEM = {
     "list_reranker._target_": "soundingline.pipelines.rerank.listwise.Listwise",
     "tool": "literature",
     "retriever": "dense_link_expansion",
-    "retriever.retriever._target_": "soundingline.pipelines.learned.dense.Dense",
-    "scorer.locator._target_": "soundingline.pipelines.learned.dense.Dense",  # "shared encoder"
+    "retriever.retriever._target_": "soundingline.pipelines.learned.dense.dense_retriever",
+    # "shared encoder"
+    "scorer.locator._target_": "soundingline.pipelines.learned.dense.dense_retriever",
 }
 UNSTATED = {  # our choices
     "benchmark": "litsearch",
@@ -68,7 +69,7 @@ def test_a_librarian_searches_follows_links_and_resolves_findings(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     config = Settings.compose(["agent=navigator", *SMALL]).config
     built = build_pipeline(config)
-    tool, _ = with_literature_tools(make_interface(config.tool), built, config)
+    tool, _ = with_literature_tools(make_search_tool(config.tool), built, config)
     session = tool.open(PipelineBackend(built.pipeline).for_question("q"), built.prepared.store)
     tools = {spec["name"] for spec in session.specs()}
     assert tools >= {"search", "expand", "resolve", "read", "locate", "score"}

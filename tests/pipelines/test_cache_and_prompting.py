@@ -4,6 +4,7 @@ each prompt once."""
 import errno
 import fcntl
 import gc
+import inspect
 import json
 import math
 import multiprocessing
@@ -23,6 +24,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.llm_model import ScriptedModel, ScriptedPrompts, saying, used
 from support.llm_server import Fail, Say, Stall, running_peer
 from support.needs import cases
@@ -36,8 +38,14 @@ from soundingline.pipelines.cache import (
     network_note,
     prune,
 )
+from soundingline.pipelines.enrich.llm_phrases import ModelPhrases, ModelText
+from soundingline.pipelines.grep import GrepRag, ShellAgent
 from soundingline.pipelines.prompting import CachedLLM
-from soundingline.pipelines.stage import Counts
+from soundingline.pipelines.q2q import Q2Q
+from soundingline.pipelines.requirements.chat import ChatScorer
+from soundingline.pipelines.rerank.listwise import Listwise
+from soundingline.pipelines.rerank.pointwise import Pointwise
+from soundingline.pipelines.stage import Collection, Counts, Stage
 from soundingline.toolkit import files
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.blocking import BlockingModel
@@ -649,6 +657,65 @@ def test_each_repeat_has_a_sampled_reply_of_its_own_and_gets_it_again(tmp_path):
     for alike in (SamplingParams(temperature=0.0), SamplingParams(max_output_tokens=1, logprobs=0)):
         kept = alike.logprobs is None  # log-probabilities that did not come are not kept on disk
         assert asked(alike) == (["reply 1"] * 3, [None], (2 if kept else 0, 1 if kept else 3), 0)
+
+
+# Steps of a pipeline that ask a language model.
+
+STEPS = [Q2Q, Listwise, Pointwise, GrepRag, ShellAgent, ModelPhrases, ModelText, ChatScorer]
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_step_without_a_model_is_refused_and_its_counts_begin_at_zero(kind):
+    step = kind()
+    refused(f"{kind.__name__} asks a language model, and there is none", lambda: step.ask([], []))
+    assert set(step.counts) == {*kind.counted, "asked", "retried", "shared"}
+    assert kind.needs_llm and not any(step.counts.values())
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_step_asks_its_own_model_and_else_that_of_its_collection(kind, tmp_path):
+    own, theirs = (BlockingModel(name, role="rewriter") for name in ("own", "theirs"))
+    collection = Collection("c", model=theirs, caches=tmp_path / "theirs")
+    assert kind().model_and_cache(collection) == (theirs, tmp_path / "theirs")
+    if issubclass(kind, Stage):
+        bound = kind().bind(collection)
+        assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
+        assert bound.fingerprint == kind(theirs).fingerprint
+        assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
+        assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
+    if "cache" in inspect.signature(kind).parameters:
+        with_both = kind(own, cache=tmp_path / "own").bind(collection)
+        assert with_both.model_and_cache() == (own, tmp_path / "own")
+
+
+def test_replies_are_in_the_order_of_the_prompts_and_equal_ones_are_paid_for_once():
+    ledger, blocking = Ledger(), BlockingModel("m", role="rewriter", price=DOLLAR)
+
+    def answer(messages, _):
+        return saying(f"It is {messages[-1]['content']}.", usage=used(0, 1))
+
+    step = Q2Q(blocking)
+    with blocking.started(ScriptedModel(choose=answer), ledger):
+        found = step.ask(["mill", "river", "mill"], ["1", "2", "3"])
+    assert [reply.text for reply in found] == ["It is mill.", "It is river.", "It is mill."]
+    assert ledger.total.calls == step.counts["asked"] == 2 and ledger.by_role("2")
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments"),
+    [
+        (Listwise, {"window": 4, "step": 2}),
+        (Listwise, {"passes": 2}),
+        (Listwise, {"max_words": 7}),
+        (Pointwise, {"max_characters": 9}),
+        (Pointwise, {"score": "p_yes"}),
+    ],
+)
+def test_what_decides_how_prompts_are_made_and_replies_read_is_in_the_fingerprint(
+    changed, arguments
+):
+    model = BlockingModel("m", role="reranker")
+    assert changed(model, **arguments).fingerprint != changed(model).fingerprint
 
 
 PROMPTS = [f"Which mill is number {number}?" for number in range(cases(200, 120))]

@@ -4,7 +4,6 @@ oracle: judged evidence first, in the units that are indexed, and its base behin
 `soundingline.pipelines` exports: names, docstrings, imports, short pipelines."""
 
 import importlib
-import json
 import re
 import socket
 import subprocess
@@ -188,20 +187,29 @@ BY_RANK = Fixed({"b": {"x": 1.0, "y": 2.0}})  # against its scores
         ),
         (ReciprocalRankFusion(BY_RANK, Fixed({})), {"x": 1 / 61, "y": 1 / 62}),
         (
-            ReciprocalRankFusion(FIRST, SECOND, k=0, third=BY_RANK, fourth=SAME),
+            ReciprocalRankFusion(FIRST, SECOND, BY_RANK, SAME, k=0),
             {"x": 1 + 1 / 3 + 2, "y": 1 / 2 + 1 / 2 + 1 / 2, "z": 1 / 3 + 1, "w": 1 / 2},
         ),
         # first: x 1, y 0.5, z 0; second: z 1, w 0.2, x 0. What a list lacks has its minimum, 0.
         (
-            Interpolation(FIRST, SECOND, weight=0.25),
+            Interpolation(FIRST, SECOND, weights=[0.25, 0.75]),
             {"z": 0.75, "x": 0.25, "w": 0.75 * 0.2, "y": 0.25 * 0.5},
         ),
         (
-            Interpolation(FIRST, SECOND, weight=0.5, normalise=None),
+            Interpolation(FIRST, SECOND, normalise=None),
             {"x": 4.5 + 0.2, "y": 2.5 + 0.2, "z": 0.5 + 0.45, "w": 0.5 + 0.25},
         ),
-        (Interpolation(FIRST, SECOND, weight=1.0), {"x": 1.0, "y": 0.5, "w": 0.0, "z": 0.0}),
+        (
+            Interpolation(FIRST, SECOND, weights=[1.0, 0.0]),
+            {"x": 1.0, "y": 0.5, "w": 0.0, "z": 0.0},
+        ),
         (Interpolation(SAME, Fixed({"b": {"z": 4.0}})), {"x": 0.5, "y": 0.5, "z": 0.5}),
+        # A fifth list: x 0, y 1 of BY_RANK as of the others.
+        (
+            Interpolation(FIRST, SECOND, BY_RANK, SAME, BY_RANK, weights=[0.5, 0.25, 0.1, 0, 0.1]),
+            {"x": 0.5, "y": 0.25 + 0.2, "z": 0.25, "w": 0.25 * 0.2},
+        ),
+        (Interpolation(FIRST, SECOND, BY_RANK), {"y": 0.5, "x": 1 / 3, "z": 1 / 3, "w": 0.2 / 3}),
     ],
 )
 def test_scores_of_a_fusion_are_those_computed_by_hand(fusion, expected):
@@ -229,12 +237,17 @@ def test_a_fusion_keeps_columns_queries_inputs_and_cuts_at_its_depth(kind):
     cut = kind(FIRST, SECOND, depth=2)
     pd.testing.assert_frame_equal(cut(frame("b")), kind(FIRST, SECOND)(frame("b"))[:2])
     assert repr((kind(FIRST, SECOND) % 2).compile()) == repr(cut)
+    again = kind(FIRST, SECOND)
+    again.set_parameter("depth", 2)
+    assert repr(again) == repr(cut)
     outputs = pt.inspect.transformer_outputs(cut, ["qid", "query"])
     assert set(outputs) == {"qid", "query", "docno", "score", "rank"}
 
 
 def test_wrong_settings_are_refused_with_what_is_valid():
-    refused(r"weight=1\.5", lambda: Interpolation(FIRST, SECOND, weight=1.5))
+    refused(r"weight 2=1\.5", lambda: Interpolation(FIRST, SECOND, weights=[0, 1.5]))
+    refused("3 weights for 2 retr", lambda: Interpolation(FIRST, SECOND, weights=[0, 1, 0]))
+    refused("1 retrievers to fuse", lambda: ReciprocalRankFusion(FIRST))
     refused("null, minmax", lambda: Interpolation(FIRST, SECOND, normalise="z"))
     refused("k=-1", lambda: ReciprocalRankFusion(FIRST, SECOND, k=-1))
     refused("depth=0", lambda: Interpolation(FIRST, SECOND, depth=0))
@@ -270,13 +283,17 @@ def test_options_nest_any_two_retrievers(option):
             three = compose("config", overrides=[*overrides, "retriever@retriever.third=bm25_rm3"])
             retrievers = [type(each).__name__ for each in instantiate(three.retriever).retrievers]
             assert retrievers == ["BM25", "QueryLikelihood", "RM3"]
+        else:
+            more = compose("config", overrides=[*overrides, "retriever.weight=0.25"])
+            assert instantiate(more.retriever).weights == [0.25, 0.75]
     made = instantiate(config.retriever)
-    assert repr(made.first) == repr(BM25(k1=25.0, b=1.0, depth=7))
-    assert repr(made.second) == repr(QueryLikelihood(mu=5))
+    first, second = made.retrievers
+    assert repr(first) == repr(BM25(k1=25.0, b=1.0, depth=7))
+    assert repr(second) == repr(QueryLikelihood(mu=5))
     index = TwoRankings()
     fusion = made.bind(Collection("c1", index=index))
     assert len(fusion(frame("b"))) == 4
-    assert index.models == [fusion.first, fusion.second]
+    assert index.models == list(fusion.retrievers)
 
 
 class FixedRows(pt.Transformer):
@@ -633,6 +650,8 @@ def test_a_passage_is_the_one_that_the_base_ranks_best_or_the_first():
 
 def test_depth_and_tier_are_kept():
     assert by_qid(OracleRetriever(base(["d7", "d8"]), depth=2), DOCUMENTS)["2"] == ["d5", "d7"]
+    alone = OracleRetriever(base(["d7", "d5"]), rest=False)
+    assert by_qid(alone, DOCUMENTS) == {"1": ["d2", "d1"], "2": ["d5"]}
     assert by_qid(OracleRetriever(tier="gold"), DOCUMENTS) == {"1": ["d2"]}
 
 
@@ -654,11 +673,13 @@ def test_what_cannot_work_is_told():
 
 WITHOUT_PAPER = (
     "Interpolation",
+    "LearnedRetriever",
     "LinkExpansion",
     "OracleRetriever",
+    "RerankTop",
     "Reranker",
-    "RerankHead",
     "Retriever",
+    "Scorer",
 )
 
 
@@ -710,7 +731,7 @@ def instances(tmp_path):
     """One instance of each exported stage, with arguments that are not the defaults; none loads a
     model."""
     from soundingline import pipelines
-    from soundingline.pipelines import LexicalIndex
+    from soundingline.pipelines import Dense, LexicalIndex, VectorEngine
 
     rows = [{"docno": "d1", "text": "the old mill"}]
     index = LexicalIndex.build(rows, tmp_path / "index")
@@ -718,29 +739,35 @@ def instances(tmp_path):
     graph = {"direction": "out", "depth": None}
     arguments = {
         "BM25": {"index": index, "k1": 25.0, "operators": "phrases"},
-        "ColBERT": {"model": "some/model", "compression": "ivf_pq"},
+        "ColBERT": {"model": "some/model", "storage": "float32"},
         "Dense": {"model": "some/model", "pooling": "last"},
-        "Interpolation": {"first": index.bm25(), "second": index.ql(mu=7), "weight": 0.25},
+        "Interpolation": {"weights": [0.25, 0.75]},
+        "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"), compute="torch")},
         "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},
         "Q2Q": {"cache": tmp_path / "cache", "max_output_tokens": 7},
         "RM3": {"index": index, "fb_docs": 3},
-        "ReciprocalRankFusion": {
-            "first": index.bm25(),
-            "second": phrases.bm25(depth=2) >> Doubled(),
-        },
-        "RerankHead": {"stage": Doubled(), "depth": 5, "texts": index.texts},
+        "ReciprocalRankFusion": {"k": 7},
+        "RerankTop": {"scorer": Doubled(), "depth": 5, "texts": index.texts},
         "Retriever": {"index": phrases, "depth": 9},
     }
-    abstract = {"Stage", "Reranker"}
+    fused = {
+        "Interpolation": (index.bm25(), index.ql(mu=7)),
+        "ReciprocalRankFusion": (index.ql(), index.bm25(), phrases.bm25(depth=2) >> Doubled()),
+    }
+    abstract = {"Stage", "Reranker", "Scorer"}
     found = [(name, getattr(pipelines, name)) for name in pipelines.__all__]
     stages = {name: kind for name, kind in found if issubclass(kind, pt.Transformer)}
     assert set(arguments) <= set(stages)
     return {
         "LexicalIndex": index,
         "over": phrases,
-        **{n: kind(**arguments.get(n, {})) for n, kind in stages.items() if n not in abstract},
+        **{
+            n: kind(*fused.get(n, ()), **arguments.get(n, {}))
+            for n, kind in stages.items()
+            if n not in abstract
+        },
     }
 
 
@@ -761,15 +788,15 @@ def test_the_representation_of_every_stage_is_code_that_makes_it_again(instances
 
 def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
     """PyTerrier's schematics draw a pipeline as HTML, which loads nothing."""
-    from soundingline.pipelines import MaxP, MonoT5
+    from soundingline.pipelines import MaxP, MonoT5, RerankTop
 
     monkeypatch.setattr(pt.documentation, "objects_inv", lambda: pytest.fail("a page is looked up"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host is looked up"))
     for name, stage in instances.items():
         if isinstance(stage, pt.Transformer) and not isinstance(stage, pt.Indexer):
             assert type(stage).__name__ in pt.schematic.draw(stage), name
-    drawn = pt.schematic.draw(instances["BM25"] >> MonoT5(depth=50) >> MaxP())
-    assert all(label in drawn for label in ("BM25", "MonoT5 %50", "MaxP"))
+    drawn = pt.schematic.draw(instances["BM25"] >> RerankTop(MonoT5(), depth=50) >> MaxP())
+    assert all(label in drawn for label in ("BM25", "RerankTop", "MonoT5", "MaxP"))
     assert not re.search(r"(src|href)=.https?:", drawn)
 
 
@@ -806,14 +833,15 @@ def tiny_monot5(tmp_path):
 
 EXPERIMENT = """
 import pyterrier as pt
-from soundingline.pipelines import LexicalIndex, MonoT5, MaxP
+from soundingline.pipelines import LexicalIndex, MonoT5, MaxP, RerankTop
 index = LexicalIndex.build([{"docno": "d1%p0", "text": "the old mill"}], "my-index")
-pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(depth=50) >> MaxP()
+top = RerankTop(MonoT5(), depth=50, texts=index.texts)
+pipe = index.bm25(k1=25, b=1.0, depth=1000) >> top >> MaxP()
 table = pt.Experiment([index.bm25() >> MaxP(), pipe], topics, qrels, ["map", "ndcg_cut_10"])
 """
 
 
-def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_warning(
+def test_an_experiment_of_two_pipelines_is_five_lines_and_validated_without_a_warning(
     tiny_monot5, tmp_path, monkeypatch
 ):
     from soundingline import pipelines
@@ -831,21 +859,3 @@ def test_an_experiment_of_two_pipelines_is_four_lines_and_validated_without_a_wa
     assert isinstance(table, pd.DataFrame)
     assert table[["map", "ndcg_cut_10"]].to_numpy().tolist() == [[1.0, 1.0]] * 2
     assert not [str(item.message) for item in caught if "validated" in str(item.message)]
-
-
-def test_a_reranker_finds_the_texts_that_its_index_keeps(tiny_monot5, tmp_path):
-    from soundingline.pipelines import LexicalIndex, MaxP, MonoT5
-
-    rows = [{"docno": f"d{n}%p0", "text": f"the old mill {n}"} for n in range(4)]
-    index = LexicalIndex.build(rows, tmp_path / "my-index")
-    pipe = index.bm25(k1=25, b=1.0, depth=1000) >> MonoT5(tiny_monot5, depth=2) >> MaxP()
-    queries = pd.DataFrame({"qid": ["1"], "query": ["mill"]})
-    ranking = pipe(queries)
-    texts = {row["docno"]: row["text"] for row in rows}
-    given = index.bm25(k1=25, b=1.0)(queries)
-    given["text"] = [texts[docno] for docno in given["docno"]]
-    pd.testing.assert_frame_equal(
-        ranking, (MonoT5(tiny_monot5, depth=2) >> MaxP())(given).drop(columns="text")
-    )
-    # A frame with attributes that JSON cannot hold could not be written as Parquet.
-    assert json.loads(json.dumps(given.attrs)) == given.attrs != {}

@@ -20,33 +20,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import checkpoints
 from support.assertions import refused
+from support.pairs import sides
 
 from soundingline import pipelines
-from soundingline.pipelines import models
-from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
-from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.learned.splade import Splade
-from soundingline.pipelines.models import (
+from soundingline.pipelines import device
+from soundingline.pipelines.checkpoint import (
+    BODY,
     Checkpoint,
-    by_tokens,
-    checkpoint_config,
     checkpoint_fingerprint,
+    own_length,
+    weight_bytes,
+)
+from soundingline.pipelines.device import (
+    Placement,
+    by_tokens,
     choose_device,
     choose_dtype,
     computes_bfloat16,
-    cut,
-    fitting,
     free_bytes,
-    own_length,
     pack_linear_layers,
-    taken_off,
-    weight_bytes,
     within_memory,
 )
+from soundingline.pipelines.learned.colbert import ColBERT
+from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.splade import Splade
+from soundingline.pipelines.rerank.colbert import ColBERTReranker
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
 from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.windows import cut, split_from_front, split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
 
@@ -56,6 +59,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentence_transformers")
 
 CPU = torch.device("cpu")
+PLACE = Placement("cpu", "float32")
 
 
 def bert(folder, seed=0):
@@ -66,6 +70,10 @@ def bert(folder, seed=0):
     model = BertModel(BertConfig(vocab_size=30, intermediate_size=8, **sizes))
     model.save_pretrained(folder)
     return folder
+
+
+def config_of(name):
+    return Checkpoint(BODY, name).config
 
 
 @pytest.fixture
@@ -108,17 +116,17 @@ def cut_short(folder):
 def test_a_folder_without_a_sound_model_is_refused(damage, checkpoint):
     damage(checkpoint)
     with pytest.raises(InputError, match=r"cannot be loaded, in that folder .*save_pretrained"):
-        Checkpoint(str(checkpoint)).load(CPU, torch.float32, absent=("pooler",))
+        Checkpoint(BODY, str(checkpoint)).load(PLACE)
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./models/none", "~/none", "a/b/c"])
 def test_a_path_without_a_folder_is_told_as_such(name):
     with pytest.raises(InputError, match=r"there is no folder '.*' with a model\. check the path"):
-        checkpoint_config(name)
+        config_of(name)
 
 
 @pytest.mark.usefixtures("offline")
-@pytest.mark.parametrize("read", [checkpoint_config, checkpoint_fingerprint])
+@pytest.mark.parametrize("read", [config_of, checkpoint_fingerprint])
 def test_a_hub_model_that_cannot_be_had_is_told_in_one_line_with_what_to_run(read):
     with pytest.raises(InputError, match=r"neither on this machine .*`hf download org/name`") as e:
         read("org/name")
@@ -193,7 +201,7 @@ def test_the_size_of_the_weights_is_that_of_their_files(checkpoint, offline):
 
 def test_free_memory_is_what_the_kernel_can_give(tmp_path, monkeypatch):
     """Free pages and those that it can free; of a system without that file, all pages."""
-    monkeypatch.setattr(models, "Path", lambda name: tmp_path / Path(name).name)
+    monkeypatch.setattr(device, "Path", lambda name: tmp_path / Path(name).name)
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert free_bytes(CPU) == pages
     sizes = "MemTotal: 900 kB\nMemFree: 100 kB\nMemAvailable: 700 kB\n"
@@ -226,7 +234,7 @@ def test_tries_of_a_download_are_not_shown(monkeypatch, tmp_path, caplog):
     logger = logging.getLogger("huggingface_hub")
     monkeypatch.setattr(logger, "propagate", True)
     level = logger.level
-    refused("hf download org/name", lambda: checkpoint_config("org/name"))
+    refused("hf download org/name", lambda: config_of("org/name"))
     assert not caplog.records and logger.level == level
 
 
@@ -245,10 +253,10 @@ def test_a_hub_whose_name_is_not_resolved_is_not_waited_for(offline, monkeypatch
     monkeypatch.setattr("socket.getaddrinfo", unknown)
     optional._is_known.cache_clear()
     with pytest.raises(InputError, match=r"\(no connection to huggingface.co\)") as told:
-        checkpoint_config("org/name")
+        config_of("org/name")
     assert told.value.shared_cause == "no connection to huggingface.co"
     cached(offline, "c" * 40)
-    assert checkpoint_config("org/name").model_type == "bert"
+    assert config_of("org/name").model_type == "bert"
     assert constants.HF_HUB_OFFLINE is False
     optional._is_known.cache_clear()
 
@@ -287,9 +295,9 @@ def test_a_gpu_computes_in_bfloat16_where_it_can_and_a_cpu_only_if_told(monkeypa
         gpus(monkeypatch, 1, bfloat16=computes)
         assert choose_dtype(None, gpu) == (torch.bfloat16 if computes else torch.float32)
         assert choose_dtype("bfloat16", gpu) == choose_dtype("bfloat16", CPU) == torch.bfloat16
-        monkeypatch.setattr(models, "computes_bfloat16", lambda device: True)
+        monkeypatch.setattr(device, "computes_bfloat16", lambda device: True)
         assert choose_dtype(None, CPU) == choose_dtype("float32", CPU) == torch.float32
-        monkeypatch.setattr(models, "computes_bfloat16", computes_bfloat16)
+        monkeypatch.setattr(device, "computes_bfloat16", computes_bfloat16)
     for name in ("float16", "bf16", ""):
         with pytest.raises(InputError, match=r"dtype=.* valid: null, bfloat16, float32"):
             choose_dtype(name, CPU)
@@ -323,18 +331,15 @@ def adapters(tmp_path_factory):
 
 def test_an_adapter_of_another_part_of_the_network_is_refused(adapters):
     # Made for the bare body; the language model holds the body under another name.
-    it = Checkpoint(str(adapters / "adapter"), automatic="AutoModelForCausalLM")
-    refused("is not one of", lambda: it.load(CPU, torch.float32))
+    it = Checkpoint(BODY._replace(reader="AutoModelForCausalLM"), str(adapters / "adapter"))
+    refused("is not one of", lambda: it.load(PLACE))
 
 
 def test_a_checkpoint_that_lacks_weights_is_refused(adapters):
-    it = Checkpoint(
-        str(adapters / "llama"), automatic="AutoModelForSequenceClassification", num_labels=1
-    )
-    refused(r"no weights for score\.weight", lambda: it.load(CPU, torch.float32))
-    network, missing = it.load(CPU, torch.float32, absent=("score.",))
-    assert missing == {"score.weight"}
-    assert not network.training
+    kind = BODY._replace(reader="AutoModelForSequenceClassification")
+    it = Checkpoint(kind, str(adapters / "llama"), num_labels=1)
+    refused(r"no weights for score\.weight", lambda: it.load(PLACE))
+    assert not it.load(PLACE, new_head=True).training
 
 
 def test_an_adapter_that_names_no_base_needs_one(adapters, tmp_path):
@@ -344,15 +349,16 @@ def test_an_adapter_that_names_no_base_needs_one(adapters, tmp_path):
     (tmp_path / "adapter_config.json").write_text(
         json.dumps({**config, "base_model_name_or_path": None})
     )
-    refused("set base", lambda: Checkpoint(str(tmp_path)).whole)
-    assert Checkpoint(str(tmp_path), str(adapters / "llama")).config.model_type == "llama"
+    refused("set base", lambda: Checkpoint(BODY, str(tmp_path)).whole)
+    it = Checkpoint(BODY, str(tmp_path), base=str(adapters / "llama"))
+    assert it.config.model_type == "llama"
 
 
 def test_loading_and_merging_say_nothing(adapters, capfd, recwarn):
     capfd.readouterr()
-    network, missing = Checkpoint(str(adapters / "adapter")).load(CPU, torch.float32)
+    network = Checkpoint(BODY, str(adapters / "adapter")).load(PLACE)
     said = capfd.readouterr()
-    assert said.out + said.err == "" and not list(recwarn) and not missing
+    assert said.out + said.err == "" and not list(recwarn)
     assert not any("lora" in name for name, _ in network.named_parameters())
 
 
@@ -384,8 +390,8 @@ def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
     theirs = {"AutoConfig": "theirs.C", "AutoModel": "theirs.M", "AutoTokenizer": ["theirs.T"] * 2}
     config |= {"model_type": "theirs", "auto_map": theirs}
     (model / "config.json").write_text(json.dumps(config))
-    it = Checkpoint(str(model))
-    for load in (lambda: it.config, lambda: it.load(CPU, torch.float32)):
+    it = Checkpoint(BODY, str(model))
+    for load in (lambda: it.config, lambda: it.load(PLACE)):
         with pytest.raises(InputError, match="cannot be loaded"):
             load()
     with suppress(InputError):  # a tokenizer that needs no code of theirs may be loaded
@@ -401,7 +407,7 @@ def test_pickled_weights_run_nothing(kind, adapters, tmp_path):
         (model / path.name).write_bytes(path.read_bytes())
     name = {"llama": "pytorch_model.bin", "adapter": "adapter_model.bin"}[kind]
     torch.save({"embed_tokens.weight": Canary(tmp_path / "canary")}, model / name)
-    refused("cannot be loaded", lambda: Checkpoint(str(model)).load(CPU, torch.float32))
+    refused("cannot be loaded", lambda: Checkpoint(BODY, str(model)).load(PLACE))
     assert not (tmp_path / "canary").exists()
 
 
@@ -434,7 +440,7 @@ def scored(kind, **fixed):
 
     def result(folder, **given):
         words = " ".join(("mill", "river", "old", "the") * 40)
-        return kind(str(folder), **fixed, **given).score([Pair("the mill", words)])
+        return kind(str(folder), **fixed, **given).score(*sides([Pair("the mill", words)]))
 
     return result
 
@@ -444,7 +450,7 @@ def encoded(kind, **fixed):
 
     def result(folder, **given):
         words = (*checkpoints.SPLADE_WORDS[:4], "mill", "river", "old", "the")
-        return kind(str(folder), **fixed, **given).read([" ".join(words * 40)])[1]
+        return kind(str(folder), **fixed, **given).tokenize([" ".join(words * 40)])[1]
 
     return result
 
@@ -583,22 +589,25 @@ def test_cuts_stand_between_words_where_one_begins(size, pieces):
 
 
 def test_pieces_taken_off_the_front_leave_out_white_space_alone():
-    assert taken_off("  the old  mill ", lambda rest: rest[:3]) == ["the", "old", "mil", "l"]
-    assert taken_off(" \n ", lambda rest: rest[:3]) == [""]
+    assert split_from_front("  the old  mill ", lambda rest: rest[:3]) == ["the", "old", "mil", "l"]
+    assert split_from_front(" \n ", lambda rest: rest[:3]) == [""]
 
 
 def test_pieces_that_have_more_tokens_by_themselves_are_cut_again():
     text = "the old mill by the river"
-    # A token a character; by itself a piece has two more, and the last word one for each letter.
-    pieces = fitting(
-        text,
-        10,
-        lambda part: list(range(len(part))),
-        lambda parts: [len(part) + 2 + 9 * (part == "river") for part in parts],
-    )
+
+    def tokenize(texts, return_offsets_mapping=False, **_):
+        """A token a character; a text by itself has two more, and the last word nine besides."""
+        if return_offsets_mapping:
+            return {"offset_mapping": [(at, at + 1) for at in range(len(texts))]}
+        return {"input_ids": [[0] * (len(each) + 2 + 9 * (each == "river")) for each in texts]}
+
+    pieces = split_into_windows(text, 10, tokenize)
     assert "".join(pieces) == text
     assert max(len(piece) + 2 for piece in pieces) <= 10
     assert "river" not in pieces
+    by_characters = split_into_windows(text, 10, tokenize, lambda texts: map(len, texts))
+    assert by_characters == ["the old ", "mill by ", "the river"]
 
 
 LENGTHS = st.lists(st.integers(0, 600), max_size=60)

@@ -19,15 +19,14 @@ from soundingline.pipelines import (
     MaxP,
     MonoT5,
     RankLLaMA,
-    Reranker,
-    RerankHead,
+    RerankTop,
+    Scorer,
 )
 from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.splade import Splade
 from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.lexical.rm3 import Feedback
-from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.retrieve import BM25, RM3
 from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
@@ -64,11 +63,15 @@ def qrels():
     return pd.DataFrame(rows, columns=["qid", "docno", "label"])
 
 
-class Lengths(Reranker):
+class Lengths(Scorer):
     """Scores a text by its length."""
 
-    def score(self, pairs):
-        return [float(len(pair.text)) for pair in pairs]
+    def score(self, queries, texts):
+        return [float(len(text)) for text in texts]
+
+
+def by_length(index, **arguments):
+    return RerankTop(Lengths(), texts=index.texts, **arguments)
 
 
 # Parameters.
@@ -97,7 +100,7 @@ def test_a_grid_search_over_two_equal_stages_tunes_both(index, qrels):
         lambda index: Feedback(index),
         lambda index: MaxP(),
         lambda index: ReciprocalRankFusion(index.bm25(), index.ql()),
-        lambda index: Lengths(texts=index.texts),
+        by_length,
     ],
 )
 def test_a_stage_equals_itself_alone_whatever_its_settings(make, index):
@@ -118,8 +121,9 @@ def test_a_stage_equals_itself_alone_whatever_its_settings(make, index):
         (BM25, "rank", 2, "no argument 'rank'"),
         (RM3, "fb_docs", 0, "fb_docs=0"),
         (MaxP, "depth", 0, "depth of MaxP=0"),
-        (lambda: Interpolation(BM25(), BM25()), "weight", 2, "weight=2"),
-        (lambda: Lengths(depth=3), "long_documents", "max_passage", "has no windows"),
+        (lambda: Interpolation(BM25(), BM25()), "weights", [2, 0], "weight 1=2"),
+        (Lengths, "long_documents", "max_passage", "has no windows"),
+        (lambda: RerankTop(Lengths()), "depth", 0, "depth=0"),
         (MonoT5, "batch_tokens", 0, "batch_tokens=0"),
         (Q2Q, "apply_to", "nothing", "apply_to is 'nothing'"),
         (lambda: Dense("some/model"), "pooling", "sum", "pooling='sum'"),
@@ -133,33 +137,34 @@ def test_a_parameter_is_checked_as_in_the_constructor(make, name, value, message
 
 
 def test_what_follows_from_a_parameter_changes_with_it(index):
-    stage = Lengths(texts=index.texts)
-    stage.score_pairs([Pair("a", "b")])
+    stage = by_length(index)
+    stage.scorer.score_pairs(["a"], ["b"])
     stage.set_parameter("depth", 3)
+    stage.scorer.set_parameter("long_documents", "truncate")
     assert stage.counts["batches"] == 1  # the loaded model and its counts stay
-    assert stage.schematic["label"] == "Lengths %3"
     ranking = (index.bm25() >> stage)(QUERIES)
-    again = (index.bm25() >> Lengths(texts=index.texts, depth=3))(QUERIES)
+    again = (index.bm25() >> by_length(index, depth=3))(QUERIES)
     pd.testing.assert_frame_equal(ranking, again)
     model = MonoT5("some/model", device="cpu")
     model.set_parameter("batch_tokens", 77)
     assert model.placement.batch_tokens == 77
-    head = RerankHead(index.ql(), depth=2)
-    head.set_parameter("depth", None)
-    assert head.depth is None
+    top = RerankTop(index.ql(), depth=2)
+    top.set_parameter("depth", None)
+    assert top.depth is None
 
 
 def test_a_stage_without_named_arguments_cannot_be_set():
-    class Own(Reranker):
+    class Own(Scorer):
         def __init__(self, **settings):
             super().__init__(**settings)
 
-        def score(self, pairs):
-            return [0.0] * len(pairs)
+        def score(self, queries, texts):
+            return [0.0] * len(texts)
 
-    stage = Own(depth=3)
-    refused("Own has no argument 'depth' that can be set", lambda: stage.set_parameter("depth", 5))
-    assert stage.depth == 3
+    stage = Own(cache="here")
+    message = "Own has no argument 'cache' that can be set"
+    refused(message, lambda: stage.set_parameter("cache", "there"))
+    assert stage.cache == "here"
 
 
 # Names.
@@ -186,8 +191,9 @@ PYTERRIER_STAGES = {
     "bm25": lambda index: index.bm25(),
     "rm3": lambda index: index.bm25().rm3(fb_docs=2),
     "fusion": lambda index: ReciprocalRankFusion(index.bm25(), index.ql()),
-    "re-ranker": lambda index: index.bm25() >> Lengths(),
-    "head": lambda index: index.bm25() >> RerankHead(index.ql(), depth=3),
+    "scorer": lambda index: index.bm25() >> pt.text.get_text(index) >> Lengths(),
+    "top": lambda index: index.bm25() >> by_length(index, depth=3),
+    "another scorer": lambda index: index.bm25() >> RerankTop(index.ql(), depth=3),
     "feedback": lambda index: index.bm25() >> Feedback(index) >> index.bm25(),
     "max-p": lambda index: index.bm25() >> MaxP(),
     "links": lambda index: index.bm25() >> LinkExpansion(LinkGraph.build([Link("d1", "d2")])),
@@ -212,7 +218,9 @@ def test_numbers_as_qids_become_text(name, index):
     assert numbers["qid"].tolist() == [3, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["bm25", "rm3", "re-ranker", "head", "feedback", "max-p", "links"])
+@pytest.mark.parametrize(
+    "name", ["bm25", "rm3", "scorer", "top", "another scorer", "feedback", "max-p", "links"]
+)
 def test_a_query_counts_that_is_missing_in_the_first_row_of_its_qid(name, index):
     stage = PYTERRIER_STAGES[name](index)
     candidates = (index.bm25(depth=20) >> pt.text.get_text(index))(QUERIES)
@@ -292,15 +300,15 @@ def test_stashed_results_survive_feedback(index):
 
 def test_a_text_of_the_topics_is_not_that_of_a_document(index):
     topics = QUERIES.assign(text="a topic of many words")
-    expected = (index.bm25() >> Lengths(texts=index.texts))(QUERIES)
+    expected = (index.bm25() >> by_length(index))(QUERIES)
     for pipeline in (
-        index.bm25() >> Lengths(texts=index.texts),
-        index.bm25().rm3(original_weight=1) >> Lengths(texts=index.texts),
-        ReciprocalRankFusion(index.bm25(), index.ql()) >> Lengths(texts=index.texts),
+        index.bm25() >> by_length(index),
+        index.bm25().rm3(original_weight=1) >> by_length(index),
+        ReciprocalRankFusion(index.bm25(), index.ql()) >> by_length(index),
     ):
         out = pipeline(topics)
         assert "text" not in out and scored(out).items() <= scored(pipeline(QUERIES)).items()
-    assert scored((index.bm25() >> Lengths(texts=index.texts))(topics)) == scored(expected)
+    assert scored((index.bm25() >> by_length(index))(topics)) == scored(expected)
 
 
 def test_text_is_the_first_input_that_inspection_shows(index):
@@ -329,7 +337,7 @@ def test_a_set_of_documents_is_reranked_whole(index):
         candidates = pipeline(QUERIES)
         assert not {"score", "rank"} & set(candidates) and len(candidates) > 20
         for texts in (pt.text.get_text(index), pt.Transformer.identity()):
-            stage = Lengths(texts=index.texts, depth=3)
+            stage = by_length(index, depth=3)
             out = (pipeline >> texts >> stage)(QUERIES)
             assert scored(out) == {
                 (qid, docno): float(len(TEXTS[docno]))
@@ -338,19 +346,19 @@ def test_a_set_of_documents_is_reranked_whole(index):
             for _, rows in out.groupby("qid"):
                 assert rows["score"].is_monotonic_decreasing
                 assert rows["rank"].tolist() == list(range(len(rows)))
-    assert len(((first | second) >> RerankHead(index.ql()))(QUERIES)) > 40
-    outputs = pt.inspect.transformer_outputs(Lengths(texts=index.texts), ["qid", "query", "docno"])
+    assert len(((first | second) >> RerankTop(index.ql()))(QUERIES)) > 40
+    outputs = pt.inspect.transformer_outputs(by_length(index), ["qid", "query", "docno"])
     assert {"score", "rank"} <= set(outputs)
 
 
-def test_a_head_is_given_its_own_docnos_and_columns(index):
+def test_a_scorer_is_given_the_docnos_and_columns_of_the_ranking(index):
     seen = []
 
     def remembered(rows):
         seen.append(rows)
         return rows[["qid", "docno"]].assign(score=rows["docno"].str[1:].astype(float))[::-1]
 
-    stage = RerankHead(pt.apply.generic(remembered), depth=4)
+    stage = RerankTop(pt.apply.generic(remembered), depth=4, texts=index.texts)
     ranking = index.bm25()(QUERIES).assign(docid=7)
     out = stage(ranking)
     (given,) = seen
@@ -358,74 +366,33 @@ def test_a_head_is_given_its_own_docnos_and_columns(index):
     assert given["docno"].tolist() == best["docno"].tolist() and set(given["docid"]) == {7}
     assert given["score"].tolist() == best["score"].tolist()
     assert given["text"].tolist() == [TEXTS[docno] for docno in given["docno"]]
-    head = out[out["rank"] < 4]
-    assert scored(head) == {key: float(key[1][1:]) for key in scored(best)}
+    top = out[out["rank"] < 4]
+    assert scored(top) == {key: float(key[1][1:]) for key in scored(best)}
 
 
-def test_a_head_needs_no_texts_and_says_so_where_its_stage_does(index):
+def test_a_scorer_may_need_no_texts_and_the_error_says_so_if_it_does(index):
     ranking = index.bm25()(QUERIES)
-    ranking.attrs.clear()
-    assert len(RerankHead(index.ql(), depth=3)(ranking)) == len(ranking)
-    reading = RerankHead(pt.apply.doc_score(lambda row: len(row["text"])))
-    refused(r"no text for RerankHead\(.*RerankHead\(texts=index\.texts\)", lambda: reading(ranking))
-
-
-@pytest.fixture
-def lost(index, tmp_path):
-    """Rankings that have lost the place of their texts."""
-    ranking = index.bm25()(QUERIES)
-    pt.io.write_results(ranking, str(tmp_path / "run.res"))
-    read = pt.io.read_results(str(tmp_path / "run.res"), topics=QUERIES)
-    return {
-        "fusion": ReciprocalRankFusion(index.bm25(), index.ql()),
-        "interpolation": Interpolation(index.bm25(), index.ql()),
-        "links": index.bm25() >> LinkExpansion(LinkGraph.build([Link("d1", "d2")])),
-        "file": pt.Transformer.from_df(read),
-        "dicts": pt.Transformer.from_df(pd.DataFrame(ranking.to_dict("records"))),
-    }
-
-
-@pytest.mark.parametrize("place", ["fusion", "interpolation", "links", "file", "dicts"])
-def test_where_texts_are_lost_the_error_says_what_to_give(place, lost, index):
-    first = lost[place]
-    message = r"no text for Lengths\(\) to read\. .*write Lengths\(texts=index\.texts\)"
-    refused(message, lambda: (first >> Lengths())(QUERIES))
-    given = (first >> Lengths(texts=index.texts))(QUERIES)
-    loaded = (first >> pt.text.get_text(index) >> Lengths())(QUERIES)
-    assert scored(given) == scored(loaded)
-    assert scored(given) == {key: float(len(TEXTS[key[1]])) for key in scored(given)}
-
-
-def test_lists_of_dicts_are_reranked_with_texts(index):
-    rows = QUERIES.to_dict("records")
-    message = r"write Lengths\(texts=index\.texts\)"
-    refused(message, lambda: list((index.bm25() >> Lengths())(rows)))
-    found = (index.bm25() >> Lengths(texts=index.texts))(rows)
-    expected = (index.bm25() >> Lengths())(QUERIES)
-    assert scored(pd.DataFrame(found)) == scored(expected)
-
-
-@needs(["pyterrier_caching"], "dev")
-def test_a_cache_of_rankings_keeps_no_texts_and_the_error_says_so(index, tmp_path):
-    from pyterrier_caching import RetrieverCache
-
-    cache = RetrieverCache(tmp_path / "cache", index.bm25())
-    for _ in range(2):
-        out = (cache >> Lengths(texts=index.texts))(QUERIES)
-        assert scored(out) == scored((index.bm25() >> Lengths())(QUERIES))
-    refused(r"write Lengths\(texts=index", lambda: (cache >> Lengths())(QUERIES))
+    assert len(RerankTop(index.ql(), depth=3)(ranking)) == len(ranking)
+    by_text = pt.apply.doc_score(lambda row: len(row["text"]))
+    for scorer, name in ((by_text, r"\w+"), (Lengths(), "Lengths")):
+        message = (
+            rf"no text for RerankTop\(.*write RerankTop\({name}\(\.\.\.\), texts=index\.texts\)"
+        )
+        refused(message, lambda scorer=scorer: RerankTop(scorer)(ranking))
+    refused(r"no text for Lengths\(\).*write RerankTop\(Lengths", lambda: Lengths()(ranking))
 
 
 @needs(["pyterrier_caching"], "dev")
 def test_a_cache_of_scores_holds_scores_of_the_model_alone(index, tmp_path):
     from pyterrier_caching import ScorerCache
 
-    cache = ScorerCache(tmp_path / "cache", Lengths(texts=index.texts))
-    head = RerankHead(cache, depth=4)
-    own = Lengths(texts=index.texts, depth=4)
-    for first in (index.bm25(), index.ql(), index.bm25(k1=0)):  # other heads each time
-        pd.testing.assert_frame_equal((first >> head)(QUERIES), (first >> own)(QUERIES))
-    ranking = (index.bm25() >> cache)(QUERIES)
+    cache = ScorerCache(tmp_path / "cache", Lengths())
+    top = RerankTop(cache, depth=4, texts=index.texts)
+    own = RerankTop(Lengths(), depth=4, texts=index.texts)
+    for first in (index.bm25(), index.ql(), index.bm25(k1=0)):  # another top each time
+        for _ in range(2):
+            pd.testing.assert_frame_equal((first >> top)(QUERIES), (first >> own)(QUERIES))
+    ranking = (index.bm25() >> pt.text.get_text(index) >> cache)(QUERIES)
     assert scored(ranking) == {key: float(len(TEXTS[key[1]])) for key in scored(ranking)}
     rows = cache.db.execute("select key, value from cache").fetchall()
     assert len(rows) > 200 and all(value == len(TEXTS[docno]) for docno, value in rows)
@@ -458,6 +425,6 @@ def test_without_the_packages_of_models_the_extra_of_the_stage_is_named(
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
     stage = make()
     message = rf"the package \w+ is not installed\. .*\[{extra}\]'"
-    if isinstance(stage, Reranker):
-        refused(message, lambda: (index.bm25() >> stage)(QUERIES))
+    if isinstance(stage, Scorer):
+        refused(message, lambda: (index.bm25() >> RerankTop(stage, texts=index.texts))(QUERIES))
     refused(message, lambda: stage.validate(LexicalEngine()))

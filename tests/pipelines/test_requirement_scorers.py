@@ -14,18 +14,17 @@ from soundingline.experiments.distillation import examples
 from soundingline.experiments.training import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.chat_scorer import ChatScorer, read_answer
 from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.requirement_scorers import (
+from soundingline.pipelines.requirements.chat import ChatScorer, read_answer
+from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
+from soundingline.pipelines.requirements.scorers import (
     CachedRequirementScorer,
-    DenseLocator,
     FileScorer,
-    LexicalLocator,
     RerankerScorer,
 )
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.listwise import Listwise
-from soundingline.pipelines.rerank.reranker import Reranker
+from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.data import Unit, parent
@@ -56,7 +55,7 @@ WEY, NOTHING = Evidence("Wey", (SECOND,)), Evidence("wheat")
 CANDIDATE = CandidateDocument("barley Wey", "d", "Title", (BARLEY, WEY, NOTHING))
 
 
-class SharedWords(Reranker):
+class SharedWords(Scorer):
     """A pair scores the number of words that both sides share; not a number for `broken`."""
 
     fingerprint = "shared words"
@@ -65,7 +64,8 @@ class SharedWords(Reranker):
         super().__init__()
         self.pairs, self._broken = [], broken
 
-    def score(self, pairs):
+    def score(self, queries, texts):
+        pairs = list(map(Pair, queries, texts))
         self.pairs += pairs
         words = [len(set(pair.query.split()) & set(pair.text.split())) for pair in pairs]
         return [
@@ -100,7 +100,11 @@ def test_a_requirement_scores_its_best_passage():
     [
         (lambda: RerankerScorer(SharedWords(), output="percent"), InputError, "logit"),
         (lambda: RerankerScorer(Listwise()), InputError, "Listwise scores no pairs"),
-        (lambda: ChatScorer().bind(ScorerResources()), InputError, "librarian_llm"),
+        (
+            lambda: ChatScorer().bind(ScorerResources()),
+            InputError,
+            "ChatScorer asks a language model",
+        ),
         (lambda: FileScorer("nowhere.jsonl").fingerprint, InputError, "cannot read the scores"),
     ],
 )

@@ -45,7 +45,8 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.learned.encoding import encode_corpus
-from soundingline.pipelines.learned.splade import ImpactIndex
+from soundingline.pipelines.learned.retriever import LearnedRetriever
+from soundingline.pipelines.learned.splade import ImpactEngine, ImpactIndex
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
@@ -173,7 +174,7 @@ def test_a_build_that_fails_leaves_nothing(built, tmp_path):
 
     for units, error in [
         (broken(), pytest.raises(OSError, match="went away")),
-        (corpus()[:1] * 2, pytest.raises(InputError, match=r"comes twice|same id")),
+        (corpus()[:1] * 2, pytest.raises(InputError, match="comes twice")),
         ([], pytest.raises(InputError, match="corpus is empty")),
     ]:
         with error as raised:
@@ -184,7 +185,7 @@ def test_a_build_that_fails_leaves_nothing(built, tmp_path):
 class Weights(NamedTuple):
     """Encodes the queries that the units answer."""
 
-    def queries(self, texts):
+    def encode_queries(self, texts):
         answered = [any(word in text for word in ("Omega", "naïve")) for text in texts]
         return [
             {"t50": 1.0, f"t{len(text) % 50}": 3.0} if a else {}
@@ -196,11 +197,13 @@ def learned(name, folder, units, weights):
     if name == "impacts":
         made = encode_corpus(units, StubSparse(), folder / "blocks", corpus_fingerprint="c")
         terms = [f"t{number}" for number in range(52)]
-        return ImpactIndex.build(made, terms, folder / "index").retriever(weights)
+        index = ImpactIndex.build(made, folder / "index", vocabulary=terms)
+        return LearnedRetriever(ImpactEngine(weights), index=index)
     pytest.importorskip("sentence_transformers")
     engine = vector_engine(name)
     engine.build(units, folder / "index", corpus_fingerprint="c")
-    return engine.open(folder / "index", corpus_fingerprint="c").retriever()
+    index = engine.open(folder / "index", corpus_fingerprint="c")
+    return LearnedRetriever(engine, index=index)
 
 
 def fused(fusion, index, depth=1000):
@@ -468,7 +471,7 @@ def enriched(frequent, tmp_path_factory):
 class WordWeights:
     """A weight for every other term of impacts."""
 
-    def queries(self, texts):
+    def encode_queries(self, texts):
         return [{f"t{n}": (1 + n) / len(text) for n in range(0, 52, 2)} for text in texts]
 
 
@@ -708,7 +711,7 @@ def open_enriched(folder):
 
 def write_impacts(folder):
     made = encode_corpus(UNITS, StubSparse(), folder.with_name("encoding"), corpus_fingerprint="c")
-    ImpactIndex.build(made, [f"t{number}" for number in range(60)], folder)
+    ImpactIndex.build(made, folder, vocabulary=[f"t{number}" for number in range(60)])
 
 
 def engine(kind):

@@ -38,12 +38,16 @@ from soundingline.pipelines import rewrite
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP, WithQuery, compose
 from soundingline.pipelines.enrich.llm_phrases import ModelText
-from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import PROMPTS
-from soundingline.pipelines.q2q import Q2Q, lost_numbers
+from soundingline.pipelines.q2q import Q2Q, HyDE, lost_numbers
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.rewrite import HyDE, ReasoningQuery, Rewriter, RewrittenQuery
+from soundingline.pipelines.rewrite import (
+    QueryContext,
+    ReasoningQuery,
+    Rewriter,
+    RewrittenQuery,
+)
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import SearchRequest, Topic, Unit
 from soundingline.toolkit.errors import InputError
@@ -334,7 +338,7 @@ def test_settings_of_hyde_are_checked(collection):
             HyDE(**arguments)
     with pytest.raises(InputError, match="is not bound"):
         HyDE().transform(FRAME)
-    with pytest.raises(InputError, match="need one, and the collection has none"):
+    with pytest.raises(InputError, match="ModelText asks a language model, and there is none"):
         HyDE().bind(collection).transform(FRAME)
 
 

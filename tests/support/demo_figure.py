@@ -16,7 +16,7 @@ from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun, PairedComparison, load_runs
 from soundingline.toolkit.report import comparison_table
 from soundingline.toolkit.report.comparison import differences_section, summary
-from soundingline.toolkit.report.results import report_data
+from soundingline.toolkit.report.results import ReportData
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "tests/data/demo.json"
@@ -68,7 +68,7 @@ def shown(record):
     table = io.StringIO()
     Console(file=table, width=80).print(comparison_table(runs, rows, baseline=baseline))
     lines = [line.rstrip() for line in table.getvalue().splitlines()]
-    data = report_data(runs, rows, baseline=baseline, declared=True, **record["declared"])
+    data = ReportData(runs, rows, baseline=baseline, declared=True, **record["declared"])
     headline = "".join(f"**{s.text}**" if s.strong else s.text for s in summary(data))
     quote = textwrap.wrap(
         headline, 113, break_on_hyphens=False, initial_indent="> ", subsequent_indent="> "

@@ -20,6 +20,7 @@ from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.learned.encoding import SPARSE
+from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEngine
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
@@ -111,13 +112,14 @@ def _drawn(text):
 
 
 def vector_engine(kind):
-    """A `Dense` or a `ColBERT` whose vectors are drawn."""
-    base = {"dense": Dense, "colbert": ColBERT}[kind]
+    """The engine of a `Dense` or a `ColBERT` whose vectors are drawn."""
+    base, engine = {"dense": (Dense, VectorEngine), "colbert": (ColBERT, MultiVectorEngine)}[kind]
 
     class Stub(base):
-        fingerprint = "stub"
+        def fingerprint_with(self, **of_index):
+            return "stub"
 
-        def read(self, texts):
+        def tokenize(self, texts):
             return list(texts), [1 + len(text) // 8 for text in texts]
 
         def encode_batch(self, items):
@@ -129,7 +131,7 @@ def vector_engine(kind):
         def encode_queries(self, texts):
             return [rows[0] if kind == "dense" else rows for rows in map(_drawn, texts)]
 
-    return Stub("stub", device="cpu", dtype="float32")
+    return engine(Stub("stub", device="cpu", dtype="float32"))
 
 
 terms = st.sampled_from([f"t{n}" for n in range(12)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import re
 import threading
 import time
@@ -15,9 +16,11 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from soundingline.toolkit.errors import Runtime
 from soundingline.toolkit.llm import FunctionCall, Message, SamplingParams, Turn, Usage
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import AuthenticationFailed, ModelError, ServerGone
+from soundingline.toolkit.llm.messages import Token
 from soundingline.toolkit.llm.prices import Price
 
 
@@ -159,10 +162,10 @@ class ScriptedLanguageModel:
         seconds: float = 0.0,
         failing: str = "",
         locked: bool = False,
-        price: float | None = 1.0,
+        price: Runtime[float | None] = 1.0,
         log: str = "",
         down: str = "",
-        base_url: str = "",
+        base_url: Runtime[str] = "",
         says: str = "",
         wavering: bool = False,
         gate: str = "",
@@ -344,3 +347,23 @@ def wait_for(condition, seconds=10.0):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.005)
+
+
+# Models of language: what they say to a prompt depends on the length of the text.
+
+
+def points(prompt):
+    text = re.search(r"<document>\n(.*?)\n?</document>", prompt, re.DOTALL)[1]
+    return "no idea" if "nothing" in text else json.dumps({"score": len(text) % 100})
+
+
+def reasoned(prompt):
+    text = prompt.partition("\nPassage: ")[2].removesuffix("\n<think>")
+    true = (1 + len(text)) / 1000
+    top = {" true": math.log(true), " false": math.log(1 - true)}
+    return saying("It is.", tokens=(Token("</think>"), Token(" true", top[" true"], top)))
+
+
+def longest_first(prompt):
+    shown = re.findall(r"^\[(\d+)\] ?(.*)$", prompt.partition("<passages>")[2], re.MULTILINE)
+    return " > ".join(f"[{number}]" for number, _ in sorted(shown, key=lambda row: -len(row[1])))

@@ -54,7 +54,8 @@ class Served:
     def request(self, method, path, body=b"", headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request(method, path, body, {**self.headers, **(headers or {})})
+            kind = {"Content-Type": "application/json"}
+            connection.request(method, path, body, {**kind, **self.headers, **(headers or {})})
             reply = connection.getresponse()
             return reply.status, reply.read()
         finally:

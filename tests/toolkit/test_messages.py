@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -360,10 +361,15 @@ class Exposure:
     docid: str
 
 
+class Point(NamedTuple):
+    call: int
+    score: float
+
+
 class Points(TypedDict):
     name: str
-    points: list[tuple[int, float]]
-    shown: NotRequired[Exposure]
+    points: list[Point]
+    shown: NotRequired[Point]
 
 
 def test_data_become_models_dataclasses_and_whatever_an_adapter_makes():
@@ -403,16 +409,15 @@ def test_a_misfit_is_one_line_with_its_place_and_without_texts(data, message):
     [
         ({}, ""),
         ({"points": [[1, 2]], "other": 1}, ""),
-        ({"shown": {"call": 1, "docid": "d"}}, ""),
+        ({"shown": {"call": 1, "score": 2.0}}, ""),
         ({"name": 7}, "name is 7"),
         ({"points": [["1", 2.0]]}, "points.0.0 is a value of type string"),
         ({"points": [[1.0, 2.0]]}, "points.0.0 is 1.0"),
         ({"points": [[True, 2.0]]}, "points.0.0 is true"),
-        ({"points": [[2**63, 2.0]]}, "points.0.0 is 9223372036854775808"),
         ({"points": [[1, math.inf]]}, "points.0.1 is Infinity"),
         ({"points": [[1, 10**400]]}, "points.0.1 is 1000"),
         ({"points": [[1]]}, "no field 'points.0.1'"),
-        ({"shown": {"call": "1", "docid": "d"}}, "shown.call is a value of type string"),
+        ({"shown": {"call": "1", "score": 2.0}}, "shown.call is a value of type string"),
     ],
 )
 def test_strict_checks_convert_no_single_value(change, place):

@@ -24,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
     rows,
 )
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, Runtime, parse
 from soundingline.toolkit.files import fingerprint
 
 GOLD = ".gold"
@@ -106,7 +106,7 @@ class BeirBenchmark(Benchmark):
         name: str | None = None,
         split: str | None = "test",
         limit: int | None = None,
-        origin: str = "",
+        origin: Runtime[str] = "",
         sets: bool = False,
         qids: str | None = None,
         answers: str | Path | None = None,

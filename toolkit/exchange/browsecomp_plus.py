@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from typing_extensions import Required, TypedDict
@@ -32,7 +32,6 @@ from soundingline.toolkit.evaluation.published import (
     tool_call_counts,
 )
 from soundingline.toolkit.exchange.transcript import (
-    NO_OUTPUT,
     RECORD_KEY,
     ForeignCall,
     Message,
@@ -353,7 +352,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def _parsed(location: str, content: Mapping[str, Any]) -> _RunFile:
-    do = "move it away if it is not a run file; soundingline lint lists all such files"
+    do = "move it away if it is not a run file"
     row = parse(_RunFile, dict(content), where=location, do=do)
     for number, item in enumerate(row.get("result") or ()):
         if item["type"] == "tool_call" and not item.get("tool_name"):
@@ -420,140 +419,114 @@ def _decrypted(item: _Item, canary: Canary) -> _Item:
     return {**item, "arguments": arguments, "output": output}
 
 
-# Faults in a set of run files, and the published figures with and without each fault. Answers are
-# judged by the exact rule, which needs no model.
+# Faults of run files that change a published figure.
 
 _BRACKETS = (re.compile(r"\[([^\[\]]*)\]"), re.compile(r"【([^【】]*)】"))
 _ID = re.compile(r"(?=\S*\d)\S{1,64}")
 _NOTICEABLE = 1e-9
 
-# By the location of the file, without texts (`agent_run.without_texts`).
-Rows = Mapping[str, Trajectory]
-Figures = Mapping[str, float]
-Repair = Callable[[Trajectory], Trajectory | None]  # None leaves the file out
 
+class Finding(NamedTuple):
+    """One kind of fault, its number, the locations of what has it, and the published figures that
+    change, each with and without the fault."""
 
-@dataclass(frozen=True)
-class Finding:
-    """One kind of fault: the number and the locations of what has it, and the published figures
-    that change, each with and without the fault, or the effect in words (`at_most`)."""
-
-    code: str
-    count: int
+    fault: str
+    number: int
     places: Sequence[str]
-    changes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    at_most: str = ""
-
-
-@dataclass(frozen=True)
-class GroundTruth:
-    """The benchmark that the files are compared with: the ids of all questions, accepted answers by
-    qid, grades by qid and docid, and the ids of the corpus (None: not read)."""
-
-    qids: Sequence[str] = ()
-    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    qrels: Qrels = field(default_factory=dict)
-    documents: Set[str] | None = None
+    changes: Mapping[str, tuple[float, float]]
 
 
 def findings(
-    rows: Rows, truth: GroundTruth, foreign: Sequence[str] = (), judges: Mapping[str, str] = {}
+    rows: Mapping[str, Trajectory],
+    qids: Sequence[str],
+    answers: Mapping[str, Sequence[str]],
+    qrels: Qrels,
 ) -> list[Finding]:
-    """The faults that occur, those that change figures first. `foreign` has the locations of files
-    that are not run files, and `judges` the judge of each verdict by its location."""
-    before = _figures(rows.values(), truth)
-    present = Counter(row.qid for row in rows.values())
-    missing = [qid for qid in truth.qids if qid not in present]
-    files = sum(count for qid, count in present.items() if qid in truth.answers)
-    share = files / max(files + len(missing), 1)
-    published = {"accuracy_published", "completion_published"} & set(before)
-    changes = _changes(before, {name: before[name] * share for name in sorted(published)})
-    faults = [Finding("missing_qids", len(missing), missing, changes)]
-    for code, wrong, repair in _faults(rows, truth):
-        changes = {}
-        if wrong and repair:
-            repaired = [repair(row) if at in wrong else row for at, row in rows.items()]
-            changes = _changes(before, _figures(filter(None, repaired), truth))
-        faults.append(Finding(code, len(wrong), wrong, changes))
-    # A harness that resumes takes an incomplete file as done and never repeats its question.
-    wrong = [at for at, row in rows.items() if published_status(row) != "completed"]
-    at_most = f"accuracy_published by up to {len(wrong) / max(len(rows), 1):.3f}, if repeated"
-    faults.append(Finding("incomplete_taken_for_done", len(wrong), wrong, at_most=at_most))
+    """The faults that change a published figure. Answers are judged by the exact rule, which needs
+    no model.
+
+    Args:
+        rows: the trajectory of each file by its location; `agent_run.without_texts` is enough.
+        qids: all questions of the benchmark.
+        answers: accepted answers by qid, of questions that have any.
+        qrels: grades by qid and docid.
+    """
+
+    def figures(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+        read, judge = list(trajectories), ExactAnswerJudge()
+        right = [
+            bool(accepted) and judge.verdict(row.qid, row.answer, accepted).correct
+            for row in read
+            for accepted in [answers.get(row.qid, ())]
+        ]
+        measures = browsecomp_plus_measures(read, right, answers, qrels)
+        return {name: value for name, (value, _) in measures.items()}
+
+    def finding(fault: str, count: int, places: Sequence[str], after: Figures) -> Finding:
+        pairs = {name: (before[name], value) for name, value in after.items() if name in before}
+        noticeable = {name: (a, b) for name, (a, b) in pairs.items() if abs(a - b) > _NOTICEABLE}
+        return Finding(fault, count, places, noticeable)
+
+    before = figures(rows.values())
+    asked = [qid for qid in qids if qid in answers or not answers]
+    missing = sorted({*asked} - {row.qid for row in rows.values()})
+    share = 1 - len(missing) / max(len(asked), 1)
+    whole = {name: value * share for name, value in before.items() if name in _OVER_FILES}
+    found = [finding("questions without a file", len(missing), missing, whole)]
+    documents = {docid for grades in qrels.values() for docid in grades}
+    for fault, repair in _repairs(documents).items():
+        repaired = {at: repair(row) for at, row in rows.items()}
+        wrong = [at for at, row in rows.items() if repaired[at] is not row]
+        if wrong:
+            found.append(finding(fault, len(wrong), wrong, figures(repaired.values())))
     settings = Counter(map(_settings, rows.values())).most_common()
     usual = [row for row in rows.values() if _settings(row) == settings[0][0]]
-    others = len(rows) - len(usual)
-    changes = _changes(before, _figures(usual, truth)) if others else {}
-    faults.append(Finding("several_models_or_settings", others, _lines(settings), changes))
-    faults.append(Finding("foreign_or_damaged_json", len(foreign), foreign))
-    verdicts = Counter(judges.values()).most_common()
-    minority = len(judges) - verdicts[0][1] if verdicts else 0
-    at_most = f"accuracy by up to {minority / max(len(judges), 1):.3f}"
-    places = _lines(verdicts)
-    faults.append(Finding("verdicts_of_different_judges", minority, places, at_most=at_most))
-    occurring = [finding for finding in faults if finding.count]
-    return sorted(occurring, key=lambda finding: not (finding.changes or finding.at_most))
+    if others := len(rows) - len(usual):
+        names = [f"{name}: {count}" for name, count in settings]
+        found.append(finding("files of other models or settings", others, names, figures(usual)))
+    return [each for each in found if each.changes]
 
 
-def _lines(counts: Iterable[tuple[str, int]]) -> list[str]:
-    return [f"{name}: {count}" for name, count in counts]
+Figures = Mapping[str, float]
+_OVER_FILES = ("accuracy_published", "completion_published")
 
 
-def _faults(rows: Rows, truth: GroundTruth) -> Iterator[tuple[str, list[str], Repair | None]]:
-    """Each kind of fault: its name, the files that have it, and what repairs a file."""
+def _repairs(documents: Set[str]) -> dict[str, Callable[[Trajectory], Trajectory]]:
+    """Each kind of fault, and what returns a trajectory without it; the same one if it has none.
+    `documents` are the judged ones."""
 
-    def files(fault: Callable[[Trajectory], bool]) -> list[str]:
-        return [at for at, row in rows.items() if fault(row)]
+    def with_last_answer(row: Trajectory) -> Trajectory:
+        cut = row.answer.exact.strip() and not row.source.get("ends_with_answer", True)
+        return _with_source(row, ends_with_answer=True) if cut else row
 
-    def source(**fields: Callable[[Trajectory], Any]) -> Repair:
-        """Replaces facts about the file."""
-        return lambda row: replace(
-            row, source={**row.source, **{name: value(row) for name, value in fields.items()}}
-        )
+    def with_own_counts(row: Trajectory) -> Trajectory:
+        wrong = _wrong_counts(row)
+        return _with_source(row, tool_call_counts=count_calls(row.calls)) if wrong else row
 
-    first: dict[str, str] = {}
-    again = [at for at, row in rows.items() if first.setdefault(row.qid, at) != at]
-    yield "duplicate_qids", again, lambda row: None
-    known, corpus = set(truth.qids), truth.documents
-    yield "qids_of_no_question", files(lambda row: bool(known) and row.qid not in known), None
-    lost = files(lambda row: any(call.error == NO_OUTPUT for call in row.calls))
-    yield "tool_outputs_not_on_record", lost, None
-    unseen = files(lambda row: _answered(row) and not row.source.get("ends_with_answer", True))
-    yield "answers_without_a_last_output_text", unseen, source(ends_with_answer=lambda row: True)
-    empty = files(lambda row: published_status(row) == "completed" and not _answered(row))
-    yield "completed_without_an_answer", empty, None
-    counted = source(tool_call_counts=lambda row: count_calls(row.calls))
-    yield "counts_that_contradict_the_calls", files(_wrong_counts), counted
-    differing = files(lambda row: set(retrieved_docids(row)) != set(_recorded_docids(row)))
-    recorded = source(retrieved_docids=_recorded_docids)
-    yield "retrieved_docids_that_contradict_the_calls", differing, recorded
-    if corpus is not None:
-        lacking = files(lambda row: not set(retrieved_docids(row)) <= corpus)
-        present = source(
-            retrieved_docids=lambda row: [
-                docid
-                for name in retrieved_docids(row)
-                if (docid := name if name in corpus else _document(name)) in corpus
-            ]
-        )
-        yield "documents_that_the_corpus_lacks", lacking, present
-    invented = files(lambda row: _without_invented(row) is not row)
-    yield "citations_never_shown", invented, _without_invented
+    def with_own_docids(row: Trajectory) -> Trajectory:
+        docids = _recorded_docids(row)
+        same = set(retrieved_docids(row)) == set(docids)
+        return row if same else _with_source(row, retrieved_docids=docids)
+
+    def with_documents(row: Trajectory) -> Trajectory:
+        names = retrieved_docids(row)
+        docids = [
+            _document(name) if name not in documents and _document(name) in documents else name
+            for name in names
+        ]
+        return row if docids == list(names) else _with_source(row, retrieved_docids=docids)
+
+    return {
+        "answers that are not the last item": with_last_answer,
+        "tool_call_counts that contradict the calls": with_own_counts,
+        "retrieved_docids that contradict the calls": with_own_docids,
+        "retrieved_docids that name passages": with_documents,
+        "citations of ids that were never shown": _without_invented,
+    }
 
 
-def _figures(trajectories: Iterable[Trajectory], truth: GroundTruth) -> Figures:
-    rows, judge, answers = list(trajectories), ExactAnswerJudge(), truth.answers
-    correct = [
-        bool(accepted) and judge.verdict(row.qid, row.answer, accepted).correct
-        for row in rows
-        for accepted in [answers.get(row.qid, ())]
-    ]
-    figures = browsecomp_plus_measures(rows, correct, truth.answers, truth.qrels)
-    return {name: value for name, (value, _) in figures.items()}
-
-
-def _changes(before: Figures, after: Figures) -> dict[str, tuple[float, float]]:
-    pairs = {name: (before[name], value) for name, value in after.items() if name in before}
-    return {name: (a, b) for name, (a, b) in pairs.items() if abs(a - b) > _NOTICEABLE}
+def _with_source(row: Trajectory, **facts: Any) -> Trajectory:
+    return replace(row, source={**row.source, **facts})
 
 
 def _settings(row: Trajectory) -> str:
@@ -561,10 +534,6 @@ def _settings(row: Trajectory) -> str:
     settings = {name: metadata.get(name) for name in ("model", "reasoning", "prompt_variant", "k")}
     settings["models"] = row.source.get("models")
     return f"{settings['model'] or 'unnamed'} ({fingerprint(settings)[:6]})"
-
-
-def _answered(row: Trajectory) -> bool:
-    return bool(row.answer.exact.strip())
 
 
 def _wrong_counts(row: Trajectory) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, Runtime
 from soundingline.toolkit.files import cached_file_hash, fingerprint
 from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.errors import (
@@ -121,15 +121,15 @@ class ModelConfig:
     """
 
     model: str
-    base_url: str | None = None
-    key_env: str | None = None
+    base_url: Runtime[str | None] = None
+    key_env: Runtime[str | None] = None
     settings: SamplingParams = field(default_factory=SamplingParams)
-    price: Price = UNKNOWN
+    price: Runtime[Price] = UNKNOWN
     server: LocalServer | None = None
     context_window: int | None = None
-    concurrency: int = 64
-    attempts: int = 6
-    longest_wait: float = 60.0
+    concurrency: Runtime[int] = 64
+    attempts: Runtime[int] = 6
+    longest_wait: Runtime[float] = 60.0
     sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
     chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
 

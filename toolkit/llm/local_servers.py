@@ -24,10 +24,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Annotated, Any, ClassVar
 
 from soundingline.toolkit.console import progress_bar
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, Runtime, RuntimeKeys
 from soundingline.toolkit.files import fingerprint, open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
 from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
@@ -95,8 +95,8 @@ class LocalServer(ABC):
     name: ClassVar[str]
     key_variable: ClassVar[str]
     installed_by: ClassVar[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
-    start_seconds: float = 1800.0
+    environment: Runtime[Mapping[str, str]] = field(default_factory=dict)
+    start_seconds: Runtime[float] = 1800.0
     host: str = HOST
 
     @property
@@ -121,6 +121,17 @@ class LocalServer(ABC):
         """
 
 
+# Options of vLLM that change how fast it answers, and not what.
+_SPEED = RuntimeKeys(
+    frozenset(
+        {
+            *("tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization"),
+            *("max_num_seqs", "enable_prefix_caching", "enable_prompt_tokens_details"),
+        }
+    )
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class VllmServer(LocalServer):
     """A local vLLM server. vLLM is never imported.
@@ -138,8 +149,8 @@ class VllmServer(LocalServer):
     """
 
     weights: str | None = None
-    launcher: Sequence[str] = SERVE
-    options: Mapping[str, Any] = field(default_factory=dict)
+    launcher: Runtime[Sequence[str]] = SERVE
+    options: Annotated[Mapping[str, Any], _SPEED] = field(default_factory=dict)
 
     name = "vLLM"
     key_variable = SERVER_KEY
@@ -225,13 +236,13 @@ class LlamaCppServer(LocalServer):
 
     gguf: str | None = None
     file: str | None = None
-    launcher: Sequence[str] | None = None
+    launcher: Runtime[Sequence[str] | None] = None
     context_length: int = 8192
-    parallel: int = 1
-    threads: int | None = None
-    gpu_layers: int | None = None
+    parallel: Runtime[int] = 1
+    threads: Runtime[int | None] = None
+    gpu_layers: Runtime[int | None] = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    start_seconds: float = 600.0
+    start_seconds: Runtime[float] = 600.0
 
     name = "llama.cpp"
     key_variable = "LLAMA_API_KEY"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.errors import InputError, Runtime, is_number
 from soundingline.toolkit.redaction import redact
 
 Message = Mapping[str, Any]
@@ -208,7 +208,7 @@ class SamplingParams:
     reasoning_effort: str | None = None
     seed: int | None = None
     tool_choice: str = "auto"
-    timeout: float = 600.0
+    timeout: Runtime[float] = 600.0
     extra: Mapping[str, Any] = field(default_factory=dict)
     logprobs: int | None = None
     answer: Sequence[str] | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -20,33 +21,37 @@ from soundingline.toolkit.evaluation.funnel import (
 )
 from soundingline.toolkit.queries import TURNS
 from soundingline.toolkit.report.measures import (
-    interval_text,
+    decimals,
     is_usage,
     number,
     percent,
-    value_text,
 )
 from soundingline.toolkit.report.page import (
+    DASH,
+    RUN,
     Column,
-    Entries,
     Figure,
     RunStyle,
     Section,
     Table,
     TableEntry,
+    columns,
+    section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import against_cost, exposure, funnel, spreads
 from soundingline.toolkit.report.results import (
     ReportData,
-    interval_of,
+    measure_entry,
+    measured,
     recorded_count,
     run_interval,
+    run_measure,
 )
 from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import ROLES, TIERS, mapping
 
-_ONLY_COLOURED = " Figures show the baseline and the best runs; tables show all."
 _GREY = "Grey: the other runs."
 
 
@@ -57,43 +62,38 @@ def funnel_section(data: ReportData) -> Section | None:
         return None
     levels = list(dict.fromkeys(level for style in having for level in style.run.funnel))
     key = f"Bar: {levels[0]}" + (f"; diamond: {levels[1]}." if len(levels) > 1 else ".")
-    return Section(
+    return section(
         "funnel",
-        "Evidence funnel",
-        lead="Macro-averaged recall of the judged evidence that an agent had in a ranking "
-        "(surfaced), saw on a result page (previewed), read (opened) and cited in its answer "
-        "(cited), and the mean number of documents in each tier per question.",
         figures=[
             Figure(funnel(style, style.run.funnel), heading=style.label, style=style)
             for style in having
             if style.colour is not None
         ],
-        key=key + (_ONLY_COLOURED if data.too_many_colours else ""),
-        note="Surfaced counts all documents of a ranking down to the depth of the tool, often "
-        "1,000 per search, of which the agent saw only a few. Recall in this tier is not "
-        "comparable between depths; the curves below compare runs at equal exposure.",
+        key=_all_shown(data, key),
         tables=[_funnel_table(having, level) for level in levels],
     )
 
 
+def _all_shown(data: ReportData, key: str) -> str:
+    """How to read figures, which do not show all of too many runs."""
+    return f"{key} {sentences('calls')['only_coloured']}" if data.too_many_colours else key
+
+
 def _funnel_table(styles: Sequence[RunStyle], level: str) -> Table:
     present = {tier for style in styles for tier in style.run.funnel.get(level, {})}
+
+    def recall(style: RunStyle, step: str) -> TableEntry | None:
+        if not (values := style.run.funnel.get(level, {}).get(step)):
+            return None
+        sub = f"{number(values.get('documents'), 1)} docs"
+        if "tokens" in values:
+            sub += f", {number(values['tokens'], 0)} tokens"
+        both = " / ".join(number(values.get(mean), 3) for mean in ("macro", "micro"))
+        return TableEntry(values.get("macro"), both, sub)
+
     steps = [*TIERS, *(layer for layer in LAYERS if layer in present)]
-
-    def entries(run: EvaluatedRun) -> Entries:
-        for values in (run.funnel.get(level, {}).get(step) for step in steps):
-            if not values:
-                yield "—"
-                continue
-            sub = f"{number(values.get('documents'), 1)} docs"
-            if "tokens" in values:
-                sub += f", {number(values['tokens'], 0)} tokens"
-            recalls = (number(values.get(mean), 3) for mean in ("macro", "micro"))
-            yield TableEntry(" / ".join(recalls), sub=sub)
-
-    columns = [Column(step, "macro / micro, documents") for step in steps]
-    folded = f"Recall of {level} documents, in numbers"
-    return Table.of_runs(styles, columns, entries, folded=folded)
+    shown = columns(recall, steps, note="macro / micro, documents")
+    return Table([RUN, *shown], styles, folded=f"Recall of {level} documents, in numbers")
 
 
 def curves_section(data: ReportData) -> Section | None:
@@ -108,12 +108,8 @@ def curves_section(data: ReportData) -> Section | None:
             tables.append(_curve_table(having, unit))
     if not figures:
         return None
-    return Section(
+    return section(
         "curves",
-        "Recall at equal exposure",
-        lead="Mean recall of evidence among the documents that an agent was shown (previewed or "
-        "opened), after a number of documents or of tokens of tool output per question. A higher "
-        "curve means that the same amount of reading brought more evidence.",
         legend=data.highlighted,
         figures=figures,
         key=_GREY if data.too_many_colours else "",
@@ -125,16 +121,14 @@ def _curve_table(styles: Sequence[RunStyle], unit: str) -> Table:
     """Recall at the five largest powers of ten."""
     ends = [x for style in styles for x, _ in style.run.curves[unit] if x > 0] or [1.0]
     first, last = math.ceil(math.log10(min(ends))), math.ceil(math.log10(max(ends)))
-    budgets = [10**power for power in range(first, max(first, last) + 1)][-5:]
+    budgets = {f"at {10**n:,}": 10**n for n in range(first, max(first, last) + 1)[-5:]}
 
-    def entries(run: EvaluatedRun) -> Iterator[str]:
-        for budget in budgets:
-            reached = [recall for exposed, recall in run.curves[unit] if exposed <= budget]
-            yield number(reached[-1] if reached else None, 3)
+    def recall(style: RunStyle, name: str) -> float | None:
+        reached = [recall for x, recall in style.run.curves[unit] if x <= budgets[name]]
+        return reached[-1] if reached else None
 
-    columns = [Column(f"at {budget:,}", unit) for budget in budgets]
-    folded = f"Recall by {unit} exposed, in numbers"
-    return Table.of_runs(styles, columns, entries, folded=folded)
+    shown = columns(recall, budgets, decimals(3), unit)
+    return Table([RUN, *shown], styles, folded=f"Recall by {unit} exposed, in numbers")
 
 
 def steps_section(data: ReportData) -> Section | None:
@@ -142,75 +136,67 @@ def steps_section(data: ReportData) -> Section | None:
     having = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
     if not having:
         return None
+    return section(
+        "steps",
+        tables=[_step_table(having), *_term_tables(data, having), _label_table(data, having)],
+    )
 
-    def shares(run: EvaluatedRun) -> Entries:
-        measures = zip(STEP_MEASURES, conditional_shares(run.per_question).values(), strict=True)
-        for measure, conditional in measures:
-            value = f"{value_text(run.metrics[measure], measure)} {interval_of(run, measure)}"
-            sub = f"{_term(conditional, sign=False)} {_interval(conditional)}"
-            yield TableEntry(value, sub=sub)
 
-    def labels(run: EvaluatedRun) -> Entries:
-        for label in LABELS:
-            values = run.per_question[f"label_{label}"].values()
-            count = math.fsum(values) * run.counts.get("repeats", 1)
-            share = percent(math.fsum(values) / len(values))
-            pages = data.traces.get(run.name) if count else None
-            link = f"{pages}#{label}" if pages else ""
-            yield TableEntry(number(round(count), 0), sub=share, link=link)
-        start = f"{LEFT_OUT}_"
-        reasons = {name.removeprefix(start): n for name, n in run.counts.items() if start in name}
-        reasons["no_answer_known"] = run.counts.get("without_accepted_answer", 0)
-        left_out = sum(reasons.values()) * run.counts.get("repeats", 1)
+def _label_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
+    """How many questions have each label, with links to their traces, and were left out."""
+
+    def count(style: RunStyle, label: str) -> TableEntry:
+        run = style.run
+        values = run.per_question[f"label_{label}"].values()
+        total = round(math.fsum(values) * run.counts.get("repeats", 1))
+        pages = data.traces.get(run.name) if total else None
+        share = percent(math.fsum(values) / len(values))
+        return TableEntry(total, sub=share, link=f"{pages}#{label}" if pages else "")
+
+    def left_out(style: RunStyle, name: str) -> TableEntry:
+        counts, start = style.run.counts, f"{name}_"
+        reasons = {name.removeprefix(start): n for name, n in counts.items() if start in name}
+        reasons["no_answer_known"] = counts.get("without_accepted_answer", 0)
         each = [f"{name.replace('_', ' ')} {n}" for name, n in reasons.items() if n]
-        yield TableEntry(number(left_out, 0), sub=", ".join(each))
+        return TableEntry(sum(reasons.values()) * counts.get("repeats", 1), sub=", ".join(each))
 
-    names = [step.replace("_", " ") for step in STEPS]
-    steps = [Column(name, "of all; of those before") for name in names]
-    tables = [Table.of_runs(having, steps, shares)]
-    known = {style.run.name for style in having}
-    rows: list[Entries] = []
+    counted = [*columns(count, LABELS, decimals(0)), *columns(left_out, [LEFT_OUT], decimals(0))]
+    meanings = "; ".join(f"{label.replace('_', ' ')}: {text}" for label, text in LABELS.items())
+    note = f"One label for each question and repeat. {meanings[0].upper()}{meanings[1:]}."
+    return Table([RUN, *counted], styles, note=note)
+
+
+def _term_tables(data: ReportData, styles: Sequence[RunStyle]) -> list[Table]:
+    """The terms of each difference in accuracy between runs; no table without comparisons."""
+    known = {style.run.name for style in styles}
+    rows = []
     for row in data.comparisons_on("accuracy"):
         a, b = (data.style(name) for name in (row.a, row.b))
         if {row.a, row.b} <= known:
             terms = decomposed_difference(a.run.per_question, b.run.per_question)
-            entries = [TableEntry(_term(term), sub=_interval(term)) for term in terms.values()]
-            names_baseline = b.run.name in data.baselines
-            label = a.change if names_baseline else f"{a.within} − {b.within}"
-            rows.append([label, *entries])
-    if rows:
-        columns = [*texts("runs"), *map(Column, [*names, "right unsupported", "difference"])]
-        note = (
-            "The difference in accuracy over these questions (from the baseline where a row has "
-            "one run), decomposed over the steps: what the change of each conditional share "
-            "contributes, by the mean of the two polar decompositions (Dietzenbacher and Los, "
-            "1998). The terms sum to the difference. Brackets: 95% bootstrap interval over "
-            "questions."
-        )
-        tables.append(Table(columns, rows, note=note))
-    counted = [Column(label.replace("_", " ")) for label in [*LABELS, LEFT_OUT]]
-    meanings = "; ".join(f"{label.replace('_', ' ')}: {text}" for label, text in LABELS.items())
-    note = f"One label for each question and repeat. {meanings[0].upper()}{meanings[1:]}."
-    tables.append(Table.of_runs(having, counted, labels, note=note))
-    return Section(
-        "steps",
-        "Where evidence is lost",
-        lead="The share of questions with an evidence document in a ranking (surfaced), on a "
-        "result page (previewed) and read (opened), whose answer was in the shown characters of "
-        "one, and that were answered right: each step and all before it. An excerpt with the "
-        "answer counts as opened.",
-        note="Left out are questions without an accepted answer, with the answer yes or no, and "
-        "with an accepted answer in the question or in no evidence document.",
-        tables=tables,
-    )
+            label = a.change if b.run.name in data.baselines else f"{a.within} − {b.within}"
+            rows.append({"runs": label, **terms})
+    parts = columns(lambda row, name: _term(row[name]), (*STEPS, "right_unsupported", "difference"))
+    note = sentences("steps")["terms"]
+    return [Table([*texts("runs"), *parts], rows, note=note)] if rows else []
 
 
-def _term(term: StepTerm, *, sign: bool = True) -> str:
-    return value_text(term.value, STEP_MEASURES[0], sign=sign)
+def _step_table(styles: Sequence[RunStyle]) -> Table:
+    """The share of questions that passed each step, of all and of those that passed the one before
+    it."""
+    terms = {style.run.name: conditional_shares(style.run.per_question) for style in styles}
+    measures = dict(zip(STEPS, STEP_MEASURES, strict=True))
+
+    def share(style: RunStyle, step: str) -> TableEntry:
+        entry = measured(style.run, measures[step])
+        term = _term(terms[style.run.name][step], sign=False)
+        return TableEntry(entry.value, f"{entry.text} {entry.sub}", f"{term.text} {term.sub}")
+
+    return Table([RUN, *columns(share, STEPS, note="of all; of those before")], styles)
 
 
-def _interval(term: StepTerm) -> str:
-    return interval_text(term.low, term.high, STEP_MEASURES[0])
+def _term(term: StepTerm, *, sign: bool = True) -> TableEntry:
+    return measure_entry(term.value, STEP_MEASURES[0], term.low, term.high, sign=sign)
 
 
 def calls_section(data: ReportData) -> Section | None:
@@ -227,57 +213,34 @@ def calls_section(data: ReportData) -> Section | None:
         if drawn := [(style, list(row.values())) for style, row in values if row]:
             figures.append(Figure(spreads(drawn, axis=axis), heading=axis.capitalize()))
 
-    def entries(run: EvaluatedRun) -> Entries:
-        for kind in kinds:
-            calls = list(run.per_question.get(kind, {}).values())
-            if not calls:
-                yield "—"
-                continue
-            low, middle, high = np.percentile(calls, [5, 50, 95])
-            spread = f"{low:g}–{middle:g}–{high:g}"
-            yield TableEntry(number(float(np.mean(calls)), 2), sub=spread)
+    def spread(style: RunStyle, kind: str) -> TableEntry | None:
+        if not (calls := list(style.run.per_question.get(kind, {}).values())):
+            return None
+        ends = (f"{end:g}" for end in np.percentile(calls, [5, 50, 95]))
+        return TableEntry(float(np.mean(calls)), sub="–".join(ends))
 
-    columns = [Column(kind.replace("_", " "), "mean, 5–50–95%") for kind in kinds]
-    folded = "Calls per question, in numbers"
-    tables = [Table.of_runs(data.styles, columns, entries, folded=folded)]
+    shown = columns(spread, kinds, decimals(2), "mean, 5–50–95%")
+    tables = [Table([RUN, *shown], data.styles, folded="Calls per question, in numbers")]
     branching = [style for style in data.styles if _BRANCHES[0] in style.run.metrics]
     if any(style.run.metrics[_BRANCHES[0]] for style in branching):
         tables.append(_branch_table(branching))
-    return Section(
+    return section(
         "calls",
-        "Calls per question",
         figures=figures,
-        key="Thin line: 5th to 95th percentile of the questions; thick line: 25th to 75th; dot: "
-        "median." + (_ONLY_COLOURED if data.too_many_colours else ""),
+        key=_all_shown(data, sentences("calls")["key"]),
         tables=tables,
     )
 
 
 _BRANCHES = ("candidate_searches", "branches_abandoned", "returns_to_question")
+_CACHED = Column("cached", lambda s: _spent(s, "cached"), percent, "of the input tokens")
+_YES_NO: Mapping[bool | None, str] = {True: "yes", False: "no"}
 
 
 def _branch_table(styles: Sequence[RunStyle]) -> Table:
     """How agents follow candidates, with what the paper on Pi-Serini reports for comparison."""
-
-    def entries(run: EvaluatedRun) -> Entries:
-        for measure in ("tool_calls", *_BRANCHES):
-            yield TableEntry(
-                value_text(run.metrics.get(measure), measure), sub=interval_of(run, measure)
-            )
-        yield percent(_spent(run).get("cached"))
-
-    columns = [
-        Column(name.replace("_", " "), "per question") for name in ("tool_calls", *_BRANCHES)
-    ]
-    return Table.of_runs(
-        styles,
-        [*columns, Column("cached", "of the input tokens")],
-        entries,
-        note="How agents follow candidates. A candidate search has a name that the tools showed "
-        "and the question lacks; a branch is a series of such searches for one name, abandoned "
-        "if no later query and not the answer has one of its names. The names are found by rules "
-        "(soundingline.toolkit.evaluation.agent_run), so the counts are approximate.",
-    )
+    counts = columns(run_measure, ("tool_calls", *_BRANCHES), note="per question")
+    return Table([RUN, *counts, _CACHED], styles, note=sentences("calls")["branches"])
 
 
 _OF_QUERIES = {
@@ -292,35 +255,21 @@ def queries_section(data: ReportData) -> Section | None:
     tables = [_queries_table(styles, names, folded) for folded, names in _OF_QUERIES.items()]
     if not styles:
         return None
-    return Section(
-        "queries",
-        "Queries of the agents",
-        lead="The form of the queries that agents wrote, where their words come from, and how each "
-        "differs from the query before it, for all queries of a question and for the first, the "
-        "second and the later ones.",
-        note="Means over n questions of the mean of a question’s queries, with 95% confidence "
-        "intervals; shares from 0 to 1. A word’s source is that of its first use, so that it does "
-        "not depend on which documents the query found. Queries that are neither added, dropped, "
-        "exchanged nor new have the words of the query before. A pattern of grep is not a query.",
-        tables=[table for table in tables if table.rows],
-    )
+    return section("queries", tables=[table for table in tables if table.rows])
 
 
 def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str) -> Table:
     """A row for each run and turn that has a value."""
-    rows: list[Entries] = []
+    rows = []
     for style, turn in product(styles, ("", *TURNS)):
-        measures = [f"query_{name}_{turn}".rstrip("_") for name in names]
-        metrics = style.run.metrics
-        if known := [name for name in measures if name in metrics]:
-            count = number(style.run.denominators.get(known[0]), 0)
-            entries = [
-                TableEntry(value_text(metrics.get(name), name), sub=interval_of(style.run, name))
-                for name in measures
-            ]
-            rows.append([style.entry, turn or "all", count, *entries])
-    columns = [Column("n", "questions"), *(Column(name.replace("_", " ")) for name in names)]
-    return Table([*texts("run", "queries"), *columns], rows, folded=folded)
+        measures = {name: f"query_{name}_{turn}".rstrip("_") for name in names}
+        if known := [name for name in measures.values() if name in style.run.metrics]:
+            count = style.run.denominators.get(known[0])
+            values = {key: measured(style.run, name) for key, name in measures.items()}
+            rows.append({"run": style.entry, "queries": turn or "all", "n": count, **values})
+    n = Column("n", form=decimals(0), note="questions")
+    shown = columns(lambda row, name: row[name], names)
+    return Table([*texts("run", "queries"), n, *shown], rows, folded=folded)
 
 
 def accuracy_cost_section(data: ReportData) -> Section | None:
@@ -328,50 +277,52 @@ def accuracy_cost_section(data: ReportData) -> Section | None:
     these."""
     measure, known = "accuracy", dict[str, list[tuple[RunStyle, float]]]()
     styles = [style for style in data.styles if measure in style.run.metrics]
-    spent = {style.run.name: _spent(style.run) for style in styles}
     for unit in ("dollars", "tokens"):
-        known[unit] = [(s, c) for s in styles if (c := spent[s.run.name].get(unit)) is not None]
+        known[unit] = [(s, c) for s in styles if (c := _spent(s, unit)) is not None]
     unit = next((unit for unit, rows in known.items() if len(rows) > 1), "")
     if not unit or data.systems is not None or not any(cost for _, cost in known[unit]):
         return None
     points = [_point(style, cost, measure) for style, cost in known[unit]]
     front = pareto_front([(cost, value) for _, cost, value, _ in points])
-    best = {points[place][0].run.name for place in front}
-    drawn = {style.run.name for style, *_ in points}
+    drawn = {row[0].run.name: place in front for place, row in enumerate(points)}
     unknown = [style.label for style in styles if style.run.name not in drawn]
-    key = ["Broken line: the Pareto front. Lines: 95% confidence interval of the mean."]
+    key = [sentences("accuracy-cost")["key"]]
     key += [_GREY] if data.too_many_colours else []
     key += [_not_drawn(unit, unknown)] if unknown else []
     lists = sorted({date for style in styles for date in style.run.prices.values()})
     key += [f"Dollars are those of the price lists of {', '.join(lists)}."] if lists else []
 
-    def entries(run: EvaluatedRun) -> Iterator[TableEntry | str]:
-        value = value_text(run.metrics[measure], measure)
-        yield TableEntry(value, sub=interval_of(run, measure))
-        of_question = spent[run.name]
-        dollars, questions = of_question.get("dollars"), of_question["questions"]
-        of_all = f"{number(dollars * questions, 2)} in all" if dollars is not None else ""
-        yield TableEntry(number(dollars, 4), sub=of_all)
-        yield number(of_question.get("tokens"), 0)
-        yield percent(of_question.get("cached"))
-        yield "; ".join(_price_lists(run)) or "—"
-        yield "—" if run.name not in drawn else "yes" if run.name in best else "no"
+    def dollars(style: RunStyle) -> TableEntry:
+        spent = _spent(style, "dollars")
+        total = None if spent is None else spent * recorded_count(style.run)
+        return TableEntry(spent, sub="" if total is None else f"{number(total, 2)} in all")
 
-    columns = [Column(measure), Column("dollars", "per question"), Column("tokens", "per question")]
-    columns += [Column("cached", "of the input tokens"), *texts("prices of", "Pareto front")]
-    return Section(
+    return section(
         "accuracy-cost",
-        "Accuracy against cost",
-        lead=f"Accuracy against the {unit} that language models used for a question.",
+        {"unit": unit},
         legend=data.highlighted if data.too_many_colours else (),
         figures=[
             Figure(against_cost(points, axis=f"{unit} per question", measure=measure, front=front))
         ],
         key=" ".join(key),
-        note="A run is on the Pareto front if no other run is at least as accurate for at most the "
-        "same cost, and better in one of the two. The front is of means: neighbours on it may not "
-        "differ significantly. Requests of the judge are not counted.",
-        tables=[Table.of_runs(styles, columns, entries)],
+        tables=[
+            Table(
+                [
+                    RUN,
+                    Column(measure, partial(run_measure, measure=measure)),
+                    Column("dollars", dollars, decimals(4), "per question"),
+                    *columns(_spent, ["tokens"], decimals(0), "per question"),
+                    _CACHED,
+                    Column(
+                        "prices of", lambda s: "; ".join(_price_lists(s.run)) or None, numeric=False
+                    ),
+                    Column(
+                        "Pareto front", lambda s: _YES_NO.get(drawn.get(s.run.name)), numeric=False
+                    ),
+                ],
+                styles,
+            )
+        ],
     )
 
 
@@ -408,19 +359,16 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     ]
 
 
-def _spent(run: EvaluatedRun) -> dict[str, float]:
-    """The means over questions of the dollars and tokens of all roles but the judge, as far as they
-    are known, the share of cached input tokens, and the number of questions that were run."""
-    amounts: dict[str, float] = {"questions": recorded_count(run)}
+def _spent(style: RunStyle, unit: str) -> float | None:
+    """The mean over questions of the `dollars` or `tokens` of all roles but the judge, or the share
+    of `cached` input tokens; None if it is not known."""
     names = ("usage_dollars", "usage_input_tokens", "usage_output_tokens", "usage_cached_tokens")
-    dollars, read, written, cached = map(run.metrics.get, names)
-    if dollars is not None:
-        amounts["dollars"] = dollars
-    if read is not None and written is not None:
-        amounts["tokens"] = read + written
-    if read and cached is not None:
-        amounts["cached"] = cached / read
-    return amounts
+    dollars, read, written, cached = map(style.run.metrics.get, names)
+    if unit == "dollars":
+        return dollars
+    if unit == "tokens":
+        return None if read is None or written is None else read + written
+    return cached / read if read and cached is not None else None
 
 
 _TIMES = {"once": "once, for the corpus", "query": "per query"}
@@ -439,46 +387,33 @@ def costs_section(data: ReportData) -> Section | None:
     unit = next((unit for unit in _UNITS if any(row.get(unit) for row in amounts)), "seconds")
     figures, key = [], ["Lines: 95% confidence interval of the mean."]
     key += [_GREY] if data.too_many_colours else []
+    shown = [RUN, Column(measure, lambda s: measured(s.run, measure, interval=False))]
     for when, words in _TIMES.items():
-        points, unknown = [], []
-        for style in data.styles:
-            run = style.run
-            if measure not in run.metrics:
-                continue
-            cost = _known_cost(run, costs[run.name], when, unit)
-            if cost is None:
-                unknown.append(style.label)
-            else:
-                points.append(_point(style, cost, measure))
+        having = [
+            (style, _known_cost(style.run, costs[style.run.name], when, unit))
+            for style in data.styles
+            if measure in style.run.metrics
+        ]
+        points = [_point(style, cost, measure) for style, cost in having if cost is not None]
         if points:
             svg = against_cost(points, axis=f"{unit} {words}", measure=measure)
             figures.append(Figure(svg, heading=f"{measure}, {words}"))
-        if unknown:
+        if unknown := [style.label for style, cost in having if cost is None]:
             key.append(_not_drawn(f"{unit} ({words})", unknown))
 
-    def entries(run: EvaluatedRun) -> Iterator[str]:
-        yield value_text(run.metrics.get(measure), measure)
-        for when in _TIMES:
-            for unit in _UNITS:
-                amount = costs[run.name][when].get(unit)
-                large = amount is not None and amount >= 100
-                yield number(amount, 0 if unit == "tokens" else 2 if large else 4)
+        def amount(style: RunStyle, unit: str, when: str = when) -> TableEntry:
+            value = costs[style.run.name][when].get(unit)
+            digits = 0 if unit == "tokens" else 2 if value is not None and value >= 100 else 4
+            return TableEntry(value, number(value, digits))
 
-    columns = [Column(measure)]
-    columns += [Column(unit, words) for words in _TIMES.values() for unit in _UNITS]
-    return Section(
+        shown += columns(amount, _UNITS, note=words)
+    return section(
         "costs",
-        "Recall against cost",
-        lead=f"{measure} against the cost of a run: the cost of phrases for the whole corpus and "
-        "of their index, which are made once, and the cost per query.",
+        {"measure": measure},
         legend=data.highlighted,
         figures=figures,
         key=" ".join(key),
-        note="Dollars and tokens are those of language models, including replies that were read "
-        "from a cache; — where unknown. Seconds are wall time on the machine of the run, including "
-        "the time to load models and indexes, without the time to wait for phrases of the corpus. "
-        "The cost per query of an agent is its cost per question, without replies from a cache.",
-        tables=[Table.of_runs(data.styles, columns, entries)],
+        tables=[Table(shown, data.styles)],
     )
 
 
@@ -525,34 +460,40 @@ def cell_costs_table(data: ReportData) -> Table | None:
     """What each run cost: the median and the 90th percentile of a question, the GPU seconds of
     local models, and what its indexes and phrases took; None if nothing is known."""
 
-    def entries(run: EvaluatedRun) -> Entries:
-        costs = run.manifest.get("costs", {})
-        for unit, (measures, digits) in _SPENT.items():
-            if spent := _by_attempt(run, measures):
-                levels = [number(level, digits) for level in np.percentile(spent, [50, 90])]
-                total = number(math.fsum(spent), min(digits, 2))
-                yield TableEntry(" / ".join(levels), sub=f"{total} in {len(spent):,}")
-            else:  # a ranking without an agent knows the mean alone
-                mean = _costs(run)["query"].get(unit)
-                yield TableEntry(number(mean, digits), sub="mean" if mean is not None else "")
-        stages = run.manifest.get("stages", {})
-        gpu = {name: row["gpu_seconds"] for name, row in stages.items() if row.get("gpu_seconds")}
-        each = ", ".join(f"{name} {number(seconds, 0)}" for name, seconds in gpu.items())
-        yield TableEntry(number(math.fsum(gpu.values()) if gpu else None, 0), sub=each)
-        index, phrases = costs.get("index_seconds", {}), _costs(run)["once"]
-        used = index.get("gpu")
-        sub = f"{number(used, 0)} on a GPU" if used else ""
-        yield TableEntry(number(index.get("all"), 1), sub=sub)
-        paid = [f"{number(phrases[unit], 2)} {unit}" for unit in _UNITS[:2] if unit in phrases]
-        yield TableEntry(number(phrases.get("seconds"), 1), sub=", ".join(paid))
+    def spent(style: RunStyle, unit: str) -> TableEntry:
+        measures, digits = _SPENT[unit]
+        if not (values := _by_attempt(style.run, measures)):
+            mean = _costs(style.run)["query"].get(unit)  # all that a ranking without an agent knows
+            return TableEntry(mean, number(mean, digits), "" if mean is None else "mean")
+        levels = np.percentile(values, [50, 90])
+        text = " / ".join(number(level, digits) for level in levels)
+        total = number(math.fsum(values), min(digits, 2))
+        return TableEntry(float(levels[0]), text, f"{total} in {len(values):,}")
 
-    columns = [Column(name, "median / 90%, sum") for name in _SPENT]
-    columns += [Column(GPU, "by model"), Column("index", "seconds")]
-    table = Table.of_runs(data.styles, [*columns, Column("phrases", "seconds, paid")], entries)
-    known = [any(entry.text != "—" for entry in column) for column in zip(*table.rows, strict=True)]
-    table.columns = [one for one, shown in zip(table.columns, known, strict=True) if shown]
-    table.rows = [[e for e, shown in zip(r, known, strict=True) if shown] for r in table.rows]
-    return table if len(table.columns) > 1 else None
+    def gpu(style: RunStyle) -> TableEntry:
+        stages = style.run.manifest.get("stages", {})
+        each = {name: row["gpu_seconds"] for name, row in stages.items() if row.get("gpu_seconds")}
+        sub = ", ".join(f"{name} {number(seconds, 0)}" for name, seconds in each.items())
+        return TableEntry(math.fsum(each.values()) if each else None, sub=sub)
+
+    def index(style: RunStyle) -> TableEntry:
+        seconds = style.run.manifest.get("costs", {}).get("index_seconds", {})
+        used = seconds.get("gpu")
+        return TableEntry(seconds.get("all"), sub=f"{number(used, 0)} on a GPU" if used else "")
+
+    def phrases(style: RunStyle) -> TableEntry:
+        once = _costs(style.run)["once"]
+        paid = [f"{number(once[unit], 2)} {unit}" for unit in _UNITS[:2] if unit in once]
+        return TableEntry(once.get("seconds"), sub=", ".join(paid))
+
+    possible = [
+        *columns(spent, _SPENT, note="median / 90%, sum"),
+        Column(GPU, gpu, decimals(0), "by model"),
+        Column("index", index, decimals(1), "seconds"),
+        Column("phrases", phrases, decimals(1), "seconds, paid"),
+    ]
+    known = [each for each in possible if any(each.entry(s).text != DASH for s in data.styles)]
+    return Table([RUN, *known], data.styles) if known else None
 
 
 def _by_attempt(run: EvaluatedRun, measures: Sequence[str]) -> list[float]:
@@ -571,18 +512,7 @@ def cell_costs_section(data: ReportData) -> Section | None:
     """`cell_costs_table` with its explanation."""
     if (table := cell_costs_table(data)) is None:
         return None
-    return Section(
-        "cell-costs",
-        "Cost of each run",
-        lead="Dollars and tokens of the language models of the agent and of the pipeline, and wall "
-        "seconds, by question and repeat: the median, the 90th percentile, and the sum over those "
-        "for which they are known.",
-        note="GPU seconds are those of local models: the seconds in the models of stages, and for "
-        "a vLLM server on this machine all seconds of the run, for each of its GPUs. Indexes and "
-        "phrases of a corpus are made once, and each run that uses them names their cost. Requests "
-        "of the judge are not counted.",
-        tables=[table],
-    )
+    return section("cell-costs", tables=[table])
 
 
 def corpus_size_section(data: ReportData) -> Section | None:
@@ -612,50 +542,36 @@ def corpus_size_section(data: ReportData) -> Section | None:
         axis = "share of the unjudged documents"
         svg = against_cost(points, axis=axis, measure=measure, lines=drawn)
         figures.append(Figure(svg, heading=f"{measure} against the size of the corpus"))
-
-    def entries(run: EvaluatedRun) -> Iterator[TableEntry | str]:
-        yield number(shares[run.name], 2)
-        for measure in measures:
-            value = value_text(run.metrics.get(measure), measure)
-            yield TableEntry(value, sub=interval_of(run, measure))
-
-    return Section(
+    share = Column("share", lambda style: shares[style.run.name], decimals(2))
+    return section(
         "corpus-size",
-        "Effect of the size of the corpus",
-        lead="Each corpus keeps all judged documents and a share of the others; a smaller one is "
-        "part of a larger one.",
         figures=figures,
-        key="A line joins the runs of one system. Vertical: 95% confidence interval of the mean.",
-        tables=[Table.of_runs(by_share, [Column("share"), *map(Column, measures)], entries)],
+        tables=[
+            Table(
+                [RUN, share, *(Column(m, partial(run_measure, measure=m)) for m in measures)],
+                by_share,
+            )
+        ],
     )
 
 
 def roles_section(data: ReportData) -> Section | None:
     """Usage of language models by role; None if no run has more than one role."""
-    quantities = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")
-    rows: list[Entries] = []
-    several = False
+    rows = []
     for style in data.styles:
         metrics = style.run.metrics
         roles = [role for role in ROLES if metrics.get(f"usage_{role}_calls")]
-        if len(roles) > 1:
-            roles.append("all")
-            several = True
-        for role in roles:
+        for role in [*roles, *(["all"] if len(roles) > 1 else [])]:
             prefix = "usage_" if role == "all" else f"usage_{role}_"
-            measures = [f"{prefix}{quantity}" for quantity in quantities]
-            numbers = [value_text(metrics.get(name), name) for name in measures]
-            dollars, total = metrics.get(f"{prefix}dollars"), metrics.get("usage_dollars")
+            values = {n: measured(style.run, f"{prefix}{n}", interval=False) for n in _QUANTITIES}
+            dollars, total = values["dollars"].value, metrics.get("usage_dollars")
             share = None if dollars is None or not total else dollars / total
-            rows.append([style.entry, role, *numbers, percent(share)])
-    if not several:
+            rows.append({"run": style.entry, "role": role, **values, "share": share})
+    if not any(row["role"] == "all" for row in rows):
         return None
-    columns = [*texts("run", "role"), *(Column(name.replace("_", " ")) for name in quantities)]
-    return Section(
-        "roles",
-        "Cost by role",
-        lead="Usage of language models per question, by the component that made the requests.",
-        note="Means over the questions for which they are known; — if there are none. The judge, "
-        "and phrases for a whole corpus, are not part of a question.",
-        tables=[Table([*columns, Column("share", "of the dollars")], rows)],
-    )
+    used = columns(lambda row, name: row[name], _QUANTITIES)
+    share = Column("share", form=percent, note="of the dollars")
+    return section("roles", tables=[Table([*texts("run", "role"), *used, share], rows)])
+
+
+_QUANTITIES = ("calls", "input_tokens", "cached_tokens", "output_tokens", "seconds", "dollars")

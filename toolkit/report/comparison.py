@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 from soundingline.toolkit.evaluation.comparison import (
     PairedComparison,
@@ -19,8 +22,8 @@ from soundingline.toolkit.report import agents, results
 from soundingline.toolkit.report.effects import effects_section, one_factor_contrasts
 from soundingline.toolkit.report.measures import (
     NEITHER,
+    decimals,
     describe,
-    interval_text,
     is_usage,
     number,
     ordered,
@@ -29,7 +32,6 @@ from soundingline.toolkit.report.measures import (
 )
 from soundingline.toolkit.report.page import (
     Column,
-    Entries,
     Figure,
     Report,
     RunStyle,
@@ -38,6 +40,8 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     TextSpan,
     page,
+    section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import ForestPanel, forest
@@ -46,7 +50,8 @@ from soundingline.toolkit.report.results import (
     best_first,
     denominator,
     factor_value,
-    interval_of,
+    measure_entry,
+    measured,
     question_count,
     recorded_count,
 )
@@ -57,58 +62,24 @@ def render(
     comparisons: Sequence[PairedComparison] = (),
     *,
     title: str = "Comparison of runs",
-    main: str | None = None,
-    baseline: str | None = None,
-    measures: Sequence[str] = (),
-    alpha: float = 0.05,
     unfinished: Sequence[str] = (),
-    traces: Mapping[str, str] | None = None,
-    by: Sequence[str] = (),
-    primary: str = "",
-    declared: bool = False,
-    margin: float | None = None,
-    family: str = "measure",
     threats: Sequence[Threat] = (),
+    **options: Any,
 ) -> Report:
     """Render the report on evaluated runs as HTML and as Markdown.
 
     Args:
         runs: the runs.
-        comparisons: results of `soundingline.toolkit.evaluation.compare`; those of other runs are
-            left out. A difference is significant if its p value after Holm's correction is at
-            most `alpha`.
+        comparisons: their paired comparisons.
         title: the heading.
-        main: the measure of the summary. Default: the first tested one in the order of
-            `soundingline.toolkit.report.measures.HEADLINE`.
-        baseline: the name of the run that the others are compared with. Default: the first.
-        measures: the columns of the first table. Default: the first seven measures.
-        alpha: the level of significance.
         unfinished: warnings about runs that have no results.
-        traces: name of a run -> address of its traces, relative to the report.
-        by: the factors that define a system in the tables of systems by benchmarks. Default: all
-            settings but those of the benchmark.
-        primary: the measure of the hypothesis, which becomes the main one; the others are
-            exploratory. Empty: there is none. `declared`: the runs declare it themselves.
-        margin, family: those that the comparisons were made with.
         threats: the threats to the validity of the comparison.
+        options: the others of `soundingline.toolkit.report.results.ReportData`.
 
     Raises:
-        InputError: for no runs, runs of one name, and an unknown measure or baseline.
+        InputError: see `ReportData`.
     """
-    data = results.report_data(
-        runs,
-        comparisons,
-        main=main,
-        baseline=baseline,
-        measures=measures,
-        alpha=alpha,
-        traces=traces,
-        by=by,
-        primary=primary,
-        declared=declared,
-        margin=margin,
-        family=family,
-    )
+    data = ReportData(runs, comparisons, **options)
     planned = contrasts(data)
     sections = (
         differences_section(data, planned),
@@ -160,14 +131,11 @@ def threats_section(threats: Sequence[Threat]) -> Section | None:
     """What a reviewer would object to; None without such threats."""
     if not threats:
         return None
-    rows = [[each.name, each.text, "accepted" if each.accepted else ""] for each in threats]
-    return Section(
-        "threats",
-        "Threats to validity",
-        lead="What the composition of the cells, their manifests and their measures give a "
-        "reviewer to object to. The author has accepted those that are marked.",
-        tables=[Table(texts("name", "threat", "accepted"), rows)],
-    )
+    rows = [
+        {"name": each.name, "threat": each.text, "accepted": "accepted" if each.accepted else ""}
+        for each in threats
+    ]
+    return section("threats", tables=[Table(texts("name", "threat", "accepted"), rows)])
 
 
 # Contrasts: the differences that the summary and the figure show.
@@ -188,6 +156,10 @@ class Contrast:
     @property
     def benchmark(self) -> str:
         return self.a.benchmark
+
+
+Tested = Sequence[tuple[Contrast, PairedComparison]]
+"""Contrasts that were tested on a measure, with their comparisons."""
 
 
 def contrasts(data: ReportData) -> list[Contrast]:
@@ -223,10 +195,7 @@ def contrasts(data: ReportData) -> list[Contrast]:
     return planned
 
 
-def _tested(
-    data: ReportData, planned: Sequence[Contrast], measure: str
-) -> list[tuple[Contrast, PairedComparison]]:
-    """The contrasts that were tested on a measure, with their comparisons."""
+def _tested(data: ReportData, planned: Sequence[Contrast], measure: str) -> Tested:
     rows = [(one, data.comparison(measure, one.a.run.name, one.b.run.name)) for one in planned]
     return [(one, row) for one, row in rows if row is not None]
 
@@ -249,29 +218,25 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
         text = f" has {data.main} {value} over {count:,} question{'s' if count != 1 else ''}. "
         text += "There is no other run to compare with."
         return [TextSpan(data.style(run.name).label, True), TextSpan(text)]
-    resolved, tested = list[TextSpan](), list[PairedComparison]()
-    unresolved: dict[str, list[tuple[Contrast, PairedComparison]]] = {}
+    significant, tested = list[TextSpan](), list[PairedComparison]()
+    others: dict[str, Tested] = {}
     for measure in dict.fromkeys([*_shown_measures(data)[:1], "nDCG@10"]):
         rows = _tested(data, planned, measure)
         clear = [(one, row) for one, row in rows if data.significant(row)]
         tested += [row for _, row in rows]
         if clear:
-            resolved += _resolved(data, measure, clear, rows, names_baseline=not resolved)
+            significant += _significant(data, measure, clear, rows, names_baseline=not significant)
         elif rows:
-            unresolved[measure] = rows
+            others[measure] = rows
     if not tested:
         text = f"{data.main} {_range(data, data.main)}. No difference between them was tested."
         return [TextSpan(text)]
-    return [
-        *resolved,
-        TextSpan(
-            _unresolved(data, unresolved) + _equivalent(data, planned) + _macro_averages(data)
-        ),
-        TextSpan(
-            f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
-            f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
-        ),
-    ]
+    rest = _not_significant(data, others) + _equivalent(data, planned) + _macro_averages(data)
+    rest += (
+        f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
+        f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
+    )
+    return [*significant, TextSpan(rest)]
 
 
 def _family(data: ReportData, measure: str) -> str:
@@ -310,13 +275,8 @@ def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
     )
 
 
-def _resolved(
-    data: ReportData,
-    measure: str,
-    clear: Sequence[tuple[Contrast, PairedComparison]],
-    rows: Sequence[tuple[Contrast, PairedComparison]],
-    *,
-    names_baseline: bool,
+def _significant(
+    data: ReportData, measure: str, clear: Tested, rows: Tested, *, names_baseline: bool
 ) -> list[TextSpan]:
     """A sentence with the largest significant differences, and how many others are and are not."""
     largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
@@ -348,9 +308,7 @@ def _resolved(
     return [*spans, TextSpan(f"{end}. ")]
 
 
-def _unresolved(
-    data: ReportData, measures: Mapping[str, Sequence[tuple[Contrast, PairedComparison]]]
-) -> str:
+def _not_significant(data: ReportData, measures: Mapping[str, Tested]) -> str:
     """Sentences on measures without a significant difference, with the largest one."""
     if not measures:
         return ""
@@ -361,10 +319,10 @@ def _unresolved(
     one, row = max(rows, key=lambda pair: abs(pair[1].difference))
     if not row.difference:
         return f"{text}. "
-    needed = "no number of questions would resolve it"
+    needed = "no number of questions would make it significant"
     if row.questions_needed is not None and math.isfinite(row.questions_needed):
         count = number(row.questions_needed, 0)
-        needed = f"about {count} questions would resolve a difference of this size"
+        needed = f"about {count} questions would make a difference of this size significant"
     return (
         f"{text}. The largest difference in {measure} is "
         f"{number(row.difference, _digits(measure), sign=True)} "
@@ -416,57 +374,39 @@ def _digits(measure: str) -> int:
 
 # Warnings.
 
-_COUNTED = {
-    "failed": "Failed, and counted as wrong",
-    "missing": "Not run yet, and counted as wrong",
-    "unjudged": "Without judgements, and left out of recall",
-    "without_targets": "Without a relevant document, and left out of precision, recall, F1 and "
-    "nDCG",
-    "without_accepted_answer": "Left out of accuracy, without an accepted answer",
-    "uncalibrated": "Ranked by uncalibrated probabilities of a scorer",
-}
+_COUNTED = ["failed", "missing", "unjudged", "without_targets", "without_accepted_answer"]
+_COUNTED += ["uncalibrated"]
 
 
 def warnings(data: ReportData) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    runs, lines = data.runs, []
+    runs, lines, said = data.runs, [], sentences("warnings")
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
-    for count, text in _COUNTED.items():
+    for count in _COUNTED:
         total = sum(run.counts.get(count, 0) for run in runs)
         if total and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
-            lines.append(f"{text}: {total:,} of {over:,} questions{together}.")
+            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}.")
     for run in runs:
         polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
         if polar and "accuracy" in run.metrics:
             questions = question_count(run) - run.counts.get("without_accepted_answer", 0)
-            lines.append(
-                f"Yes/no questions: {polar:,} of {questions:,}. The more frequent of the two "
-                f"answers, given to all of them, is right on {right:,}, which is accuracy "
-                f"{value_text(right / questions, 'accuracy')} without any reading."
-            )
+            chance = value_text(right / questions, "accuracy")
+            lines.append(said["yes_no"].format(polar, questions, right, chance))
     lines = list(dict.fromkeys(lines))  # one line for runs over the same questions
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
-    if warning := stand_ins(runs):
-        lines.append(warning)
+    lines += filter(None, [stand_ins(runs)])
     for group in by_benchmark(runs):
         sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
-        if len(set(sets)) < 2:
-            continue
-        where = f" over {data.style(group[0].name).benchmark}" if data.systems else ""
-        lines.append(
-            f"The runs{where} do not have the same questions on {data.main}: all share "
-            f"{len(frozenset.intersection(*sets)):,}, and each has {_span(map(len, sets))}. Means "
-            "are over each run’s own questions."
-        )
+        if len(set(sets)) > 1:
+            where = f" over {data.style(group[0].name).benchmark}" if data.systems else ""
+            shared, each = len(frozenset.intersection(*sets)), _span(map(len, sets))
+            lines.append(said["questions"].format(where, data.main, shared, each))
     prints = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
     if len(prints) > 1 and not (data.systems and data.systems.different == 1):
-        lines.append(
-            f"The runs are over {len(prints)} different benchmark contents; their means are not "
-            "comparable."
-        )
+        lines.append(said["contents"].format(len(prints)))
     return lines
 
 
@@ -503,21 +443,12 @@ def differences_section(
     if data.primary:
         when = ", which was declared before the runs" if data.declared else " of this comparison"
         lead += f" {data.primary} is the primary measure{when}; the others are exploratory."
-    note = (
-        f"Filled dots and bold numbers: significant, with a p value of at most {data.alpha:g} "
-        f"after Holm’s correction over {_family(data, first)}. Lines and brackets: 95% intervals, "
-        "not corrected. “Questions needed” is the number of questions that would make a "
-        "difference of this size significant without correction; — if no number would suffice."
-    )
-    if data.margin:
-        note += (
-            " A difference that is not significant is equivalent if two one-sided tests, with "
-            "Holm’s correction, find it smaller than the margin of "
-            f"{value_text(data.margin, first)}; else it is undecided."
-        )
-    return Section(
+    words = {"alpha": f"{data.alpha:g}", "family": _family(data, first)}
+    said = sentences("differences", **words, margin=value_text(data.margin, first))
+    note = f"{said['note']} {said['equivalent']}" if data.margin else said["note"]
+    return section(
         "differences",
-        title,
+        title=title,
         lead=lead,
         figures=_forests(data, planned),
         note=note,
@@ -555,40 +486,48 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
             f"the questions for which it is known in both runs, {_span(row.n for row in rows)} "
             f"of {most:,}."
         )
-    entries: list[Entries] = []
-    concluded = any(row.conclusion(data.alpha) for row in rows)
-    for row in rows:
-        sides = [
-            TableEntry(data.style(row.a).change, sub=value_text(row.mean_a, measure)),
-            TableEntry(data.style(row.b).label, sub=value_text(row.mean_b, measure)),
-        ]
-        entries.append(
-            [
-                *(sides[:1] if one_other else sides),
-                _difference(data, row),
-                TableEntry(probability(row.p_holm), sub=probability(row.p)),
-                *([row.conclusion(data.alpha)] if concluded else []),
-                TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}"),
-                number(row.questions_needed, 0),
-            ]
-        )
-    columns = [
-        *texts("run", *([] if one_other else ["compared with"])),
-        Column("difference", "95% interval"),
-        Column("p (Holm)", "raw p"),
-        *(texts("conclusion") if concluded else []),
-        Column("wins / ties / losses", "of questions"),
-        Column("questions needed"),
+
+    def first(row: PairedComparison) -> TableEntry:
+        return TableEntry(data.style(row.a).change, sub=value_text(row.mean_a, measure))
+
+    def other(row: PairedComparison) -> TableEntry:
+        return TableEntry(data.style(row.b).label, sub=value_text(row.mean_b, measure))
+
+    def wins(row: PairedComparison) -> TableEntry:
+        return TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}")
+
+    def conclusion(row: PairedComparison) -> str:
+        return row.conclusion(data.alpha)
+
+    shown = [
+        Column("run", first, numeric=False),
+        *([] if one_other else [Column("compared with", other, numeric=False)]),
+        _difference_column(data, "difference", lambda row: row, "95% interval"),
+        Column(
+            "p (Holm)",
+            lambda row: TableEntry(row.p_holm, sub=probability(row.p)),
+            probability,
+            "raw p",
+        ),
+        *([Column("conclusion", conclusion, numeric=False)] if any(map(conclusion, rows)) else []),
+        Column("wins / ties / losses", wins, note="of questions"),
+        Column("questions needed", attrgetter("questions_needed"), decimals(0)),
     ]
-    return Table(columns, entries, note=" ".join(notes), folded=folded)
+    return Table(shown, rows, note=" ".join(notes), folded=folded)
 
 
-def _difference(data: ReportData, row: PairedComparison) -> TableEntry:
-    return TableEntry(
-        value_text(row.difference, row.measure, sign=True),
-        sub=interval_text(row.low, row.high, row.measure),
-        mark="best" if data.significant(row) else "",
-    )
+def _difference_column(
+    data: ReportData, title: str, source: Callable[[Any], PairedComparison | None], note: str = ""
+) -> Column:
+    """The differences of comparisons with their intervals, those that are significant in bold."""
+
+    def difference(item: Any) -> TableEntry | None:
+        if (row := source(item)) is None:
+            return None
+        mark = "best" if data.significant(row) else ""
+        return measure_entry(row.difference, row.measure, row.low, row.high, sign=True, mark=mark)
+
+    return Column(title, difference, note=note)
 
 
 _FURTHER = ("recall_surfaced", "nDCG@10")
@@ -622,7 +561,7 @@ def _cost(data: ReportData) -> str:
 
 
 def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
-    """A figure for each benchmark, with a panel for each measure; on narrow screens one each."""
+    """A figure for each benchmark, with a panel for each measure."""
     figures: list[Figure] = []
     for benchmark in dict.fromkeys(one.benchmark for one in planned):
         panels: list[ForestPanel] = []
@@ -645,12 +584,9 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
         if data.against_baseline and (cost := _cost(data)):
             costs = [value_text(one.a.run.metrics[cost], cost) for one in inside]
             column = _COSTS[cost], costs
-        several = len(panels) > 1 or column
-        svg, width = forest(labels, panels, column, name=benchmark), "wide" if several else ""
-        figures.append(Figure(svg, benchmark, width=width))
-        for panel in panels if several else ():
-            svg = forest(labels, [panel], name=f"{benchmark}, one measure")
-            figures.append(Figure(svg, benchmark, width="narrow"))
+        wide = len(panels) > 1 or column is not None
+        svg = forest(labels, panels, column, name=benchmark)
+        figures.append(Figure(svg, benchmark, wide=wide))
     return figures
 
 
@@ -666,24 +602,16 @@ def benchmarks_section(data: ReportData) -> Section | None:
     first, *others = [name for name in measures if averaged(systems, name)] or [""]
     if not first:
         return None
-    over = f"{systems.different} benchmarks"
+    said = sentences("benchmarks")
+    words = {"measure": first, "systems": len(systems.systems)}
+    words["average"] = said["shares" if systems.has_shares else "average"]
+    words["over"] = f"{systems.different} benchmarks"
     if systems.different == 1:
-        over = f"one benchmark with corpora of {len(systems.benchmarks)} sizes"
-    average = (
-        "Nothing is averaged over corpora of different sizes. "
-        if systems.has_shares
-        else "The macro average is the unweighted mean over the benchmarks. It is not tested, "
-        "because a few benchmarks are not a sample. "
-    )
-    return Section(
+        words["over"] = f"one benchmark with corpora of {len(systems.benchmarks)} sizes"
+    words["by"] = "benchmark" if systems.different > 1 else "size of the corpus"
+    return section(
         "benchmarks",
-        f"{first} by {'benchmark' if systems.different > 1 else 'size of the corpus'}",
-        lead=f"{len(systems.systems)} systems over {over}. Runs with the same settings, except for "
-        "those of the benchmark, are one system.",
-        note=f"{average}Tests are paired within each benchmark and "
-        "corrected over its comparisons. Bold: the best on the benchmark, significantly different "
-        "from every other one; ≈: does not differ significantly from the best, or was not compared "
-        "with it.",
+        words,
         tables=[
             benchmarks_table(data, systems, first),
             *_benchmark_differences(data, systems, first),
@@ -707,48 +635,55 @@ def benchmarks_table(
     one."""
     benchmarks = systems.benchmarks_of(measure)
     marks = data.marks(measure)
-    rows, notes = [], []
+
+    def on_benchmark(name: str) -> Column:
+        def source(system: System) -> TableEntry | None:
+            known = system.value(measure, name) is not None
+            return measured(system.runs[name], measure) if known else None
+
+        def mark(system: System) -> str:
+            return marks.get(system.runs[name].name, "") if name in system.runs else ""
+
+        return Column(name, source, mark=mark)
+
+    columns = [_SYSTEM, *map(on_benchmark, benchmarks)]
+    notes = []
     if without := [name for name in systems.benchmarks if name not in benchmarks]:
         notes.append(f"No system has {measure} on {', '.join(without)}.")
-    for system in systems.systems:
-        row: list[TableEntry | str] = [system.label]
-        for name in benchmarks:
-            value = system.value(measure, name)
-            if value is None:
-                row.append("—")
-            else:
-                run = system.runs[name]
-                mark = marks.get(run.name, "")
-                row.append(TableEntry(value_text(value, measure), interval_of(run, measure), mark))
-        rows.append(row)
-        if systems.has_shares:
-            continue
-        row.append(value_text(systems.macro_average(system, measure), measure))
-        if missing := [name for name in benchmarks if system.value(measure, name) is None]:
-            notes.append(f"{system.label} has no macro average: missing on {', '.join(missing)}.")
-    average = () if systems.has_shares else ("macro average",)
-    columns = [*texts("system"), *map(Column, (*benchmarks, *average))]
-    return Table(columns, rows, note=" ".join(notes), folded=folded)
+    if not systems.has_shares:
+        average = partial(systems.macro_average, measure=measure)
+        columns.append(Column("macro average", average, partial(value_text, measure=measure)))
+        for system in systems.systems:
+            missing = [name for name in benchmarks if system.value(measure, name) is None]
+            if missing:
+                names = ", ".join(missing)
+                notes.append(f"{system.label} has no macro average: missing on {names}.")
+    return Table(columns, systems.systems, note=" ".join(notes), folded=folded)
+
+
+_SYSTEM = Column("system", attrgetter("label"), numeric=False)
 
 
 def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> list[Table]:
     """A table of the differences from the baseline's system; none without comparisons."""
     baseline = systems.of(data.baseline) or systems.systems[0]
-    benchmarks = systems.benchmarks_of(measure)
-    rows = []
-    for system in systems.systems:
-        pairs = [(system.runs.get(name), baseline.runs.get(name)) for name in benchmarks]
-        compared = [data.comparison(measure, a.name, b.name) if a and b else None for a, b in pairs]
-        if system is not baseline:
-            differences = [_difference(data, row) if row else "—" for row in compared]
-            rows.append([system.label, *differences])
+
+    def on_benchmark(name: str) -> Column:
+        def compared(system: System) -> PairedComparison | None:
+            a, b = system.runs.get(name), baseline.runs.get(name)
+            return data.comparison(measure, a.name, b.name) if a and b else None
+
+        return _difference_column(data, name, compared)
+
+    others = [system for system in systems.systems if system is not baseline]
     note = (
         f"Difference in {measure} from {baseline.label}, with its 95% interval. Bold: significant, "
         f"with a p value of at most {data.alpha:g} after Holm’s correction."
     )
-    if not any(isinstance(entry, TableEntry) for row in rows for entry in row):
-        return []
-    return [Table([*texts("system"), *map(Column, benchmarks)], rows, note=note)]
+    columns = map(on_benchmark, systems.benchmarks_of(measure))
+    table = Table([_SYSTEM, *columns], others, note=note)
+    known = any(entry.value is not None for row in table.rows for entry in row[1:])
+    return [table] if known else []
 
 
 def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:

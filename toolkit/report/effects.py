@@ -10,9 +10,9 @@ from operator import itemgetter
 from soundingline.toolkit.evaluation.comparison import varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import holm
-from soundingline.toolkit.report.measures import interval_text, probability, value_text
-from soundingline.toolkit.report.page import Column, Entries, Section, Table, TableEntry, texts
-from soundingline.toolkit.report.results import ReportData, factor_value
+from soundingline.toolkit.report.measures import probability
+from soundingline.toolkit.report.page import Column, Section, Table, section, texts
+from soundingline.toolkit.report.results import ReportData, factor_value, measure_entry
 
 _MEASURES = ("accuracy", "nDCG@10")  # the first that all runs have
 _FEWEST = 10  # questions that all runs share
@@ -45,39 +45,32 @@ def effects_section(data: ReportData) -> Section | None:
     shown = [
         each for each in effects if hidden.isdisjoint(zip(each.factors, each.levels, strict=True))
     ]
-    rows: list[Entries] = []
-    for effect, adjusted in zip(shown, holm([each.p for each in shown]), strict=True):
-        pairs = zip(effect.factors, effect.levels, strict=True)
-        rows.append(
-            [
-                " × ".join(f"{name}: {level}" for name, level in pairs),
-                TableEntry(
-                    value_text(effect.estimate, measure, sign=True),
-                    sub=interval_text(effect.low, effect.high, measure),
-                    mark="best" if adjusted <= data.alpha else "",
-                ),
-                probability(effect.p),
-                probability(adjusted),
-            ]
-        )
+    rows = [
+        {
+            "effect": " × ".join(map(": ".join, zip(effect.factors, effect.levels, strict=True))),
+            "estimate": measure_entry(
+                effect.estimate,
+                measure,
+                effect.low,
+                effect.high,
+                sign=True,
+                mark="best" if adjusted <= data.alpha else "",
+            ),
+            "p": effect.p,
+            "p (Holm)": adjusted,
+        }
+        for effect, adjusted in zip(shown, holm([each.p for each in shown]), strict=True)
+    ]
     columns = [
         *texts("effect"),
-        Column("estimate", "95% interval"),
-        Column("p"),
-        Column("p (Holm)"),
+        Column("estimate", note="95% interval"),
+        Column("p", form=probability),
+        Column("p (Holm)", form=probability),
     ]
-    return Section(
+    words = {"measure": measure, "runs": len(runs), "questions": f"{len(shared):,}"}
+    return section(
         "effects",
-        "Main effects and interactions",
-        lead=f"Effects on {measure} in a full factorial design of {len(runs)} runs over "
-        f"{len(shared):,} questions. An effect is a contrast of the cells within each question. "
-        "The test flips the signs of the questions’ contrasts, and the interval resamples "
-        "questions.",
-        note="A main effect is the mean of a level minus the mean over all levels of its factor. "
-        "An interaction (×) is what two levels have together beyond the sum of their main effects. "
-        "Of a factor with two levels one is shown: the other has the opposite effect. Bold: "
-        f"significant, with a p value of at most {data.alpha:g} after Holm’s correction over the "
-        f"{len(shown)} effects shown.",
+        {**words, "alpha": f"{data.alpha:g}", "effects": len(shown)},
         tables=[Table(columns, rows)],
     )
 
@@ -103,7 +96,7 @@ def one_factor_contrasts(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str, s
 
 def _design(runs: Sequence[EvaluatedRun]) -> dict[str, list[str]]:
     """The levels of each factor, if the runs are one for each combination of the levels of two or
-    more factors; else empty. Settings that the option of their group determines are no factors,
+    more factors; else empty. Settings that the option of their group determines are not factors,
     such as the depth of a re-ranker that some runs do not have."""
     names = varied_factors(runs)
     levels = {name: list(dict.fromkeys(factor_value(run, name) for run in runs)) for name in names}

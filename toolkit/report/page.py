@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from soundingline.toolkit.console import escape_control
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.files import write_text
+from soundingline.toolkit.report.measures import read_data
 
 if TYPE_CHECKING:
+    import pandas as pd
     from jinja2 import Environment
 
 # Colours of runs: those of Okabe and Ito (2008), darkened where they are too light on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3528a", "#b98100", "#56a8dc", "#4c4c9d", "#7a7a2e")
 OTHER = "#a9b0b7"  # the colour of runs without one of their own
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table; `note` is printed small below its title."""
-
-    title: str
-    note: str = ""
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class TableEntry:
-    """One entry of a table: `text`, `sub` in small print, and a `mark`, which is `best`, `tie` or
-    empty. A swatch of the run `style` precedes the text, and `link` is its relative address."""
-
-    text: str
-    sub: str = ""
-    mark: str = ""
-    style: RunStyle | None = None
-    link: str = ""
+DASH = "—"  # for what is unknown
 
 
 @dataclass(frozen=True)
@@ -64,58 +47,117 @@ class RunStyle:
         return TableEntry(self.label, style=self)
 
 
-Entries = Iterable["TableEntry | str"]
-"""The entries of a row of a table; a string is an entry of that text."""
+@dataclass(frozen=True)
+class TableEntry:
+    """One entry of a table: its `value` (None if it is unknown), and how it is shown. By default
+    the column formats the value as `text`. `sub` is in small print, and `mark` is `best`, `tie`,
+    `higher`, `lower` or empty. A swatch of the run `style` precedes the text, and `link` is its
+    relative address. On a page, the text has the class `kind` and says `tip` where a pointer is;
+    the judgements `judged` follow it."""
+
+    value: Any
+    text: str = ""
+    sub: str = ""
+    mark: str = ""
+    style: RunStyle | None = None
+    link: str = ""
+    kind: str = ""
+    tip: str = ""
+    judged: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, the same for a page, Markdown, the terminal and a data frame.
+
+    Args:
+        title: the title, from which lines may break at underscores.
+        source: a function from a row to its value or `TableEntry`, or the key of this in a row.
+            None is an unknown value. Default: the key is the title.
+        form: the text of a known value.
+        note: is printed small below the title.
+        numeric: whether entries are aligned to the right, else to the left.
+        mark: a function from a row to its significance, a `TableEntry.mark`.
+        tip: what a page says where a pointer is on the title.
+    """
+
+    title: str
+    source: Callable[[Any], Any] | str = ""
+    form: Callable[[Any], str] = str
+    note: str = ""
+    numeric: bool = True
+    mark: Callable[[Any], str] | None = None
+    tip: str = ""
+
+    def entry(self, row: Any) -> TableEntry:
+        source = self.source
+        value = source(row) if callable(source) else row.get(source or self.title)
+        entry = value if isinstance(value, TableEntry) else TableEntry(value)
+        text = entry.text or (DASH if entry.value is None else self.form(entry.value))
+        return replace(entry, text=text, mark=self.mark(row) if self.mark else entry.mark)
+
+
+def columns(
+    source: Callable[[Any, str], Any],
+    names: Iterable[str],
+    form: Callable[[Any], str] = str,
+    note: str = "",
+    numeric: bool = True,
+) -> list[Column]:
+    """A column for each name, with the values `source(row, name)`."""
+
+    def column(name: str) -> Column:
+        return Column(name.replace("_", " "), lambda row: source(row, name), form, note, numeric)
+
+    return [column(name) for name in names]
 
 
 class Table:
-    """A table with a `note` below it. Instead of a table with `folded`, the HTML page shows that
-    line and opens the table on a click."""
+    """A table of `columns`, with a `note` below it: `rows` of entries, made from one item each.
+    Instead of a table with `folded`, the HTML page shows that line and opens the table on a
+    click."""
 
     def __init__(
         self,
         columns: Sequence[Column],
-        rows: Iterable[Entries],
+        items: Iterable[Any],
         *,
         note: str = "",
         folded: str = "",
     ) -> None:
         self.columns, self.note, self.folded = columns, note, folded
-        self.rows = [
-            [TableEntry(entry) if isinstance(entry, str) else entry for entry in row]
-            for row in rows
-        ]
+        self.rows = [[column.entry(item) for column in columns] for item in items]
 
-    @classmethod
-    def of_runs(
-        cls,
-        styles: Iterable[RunStyle],
-        columns: Iterable[Column],
-        entries: Callable[[EvaluatedRun], Entries],
-        *,
-        note: str = "",
-        folded: str = "",
-    ) -> Table:
-        """A table with one row for each run: its name, and `entries` of the run."""
-        rows = [[style.entry, *entries(style.run)] for style in styles]
-        return cls([*texts("run"), *columns], rows, note=note, folded=folded)
+    def to_frame(self) -> pd.DataFrame:
+        """The values as a data frame. Columns of one title have their notes in the names too."""
+        import pandas as pd
+
+        titles = [column.title for column in self.columns]
+        names = [
+            f"{column.title} ({column.note})" if titles.count(column.title) > 1 else column.title
+            for column in self.columns
+        ]
+        return pd.DataFrame([[entry.value for entry in row] for row in self.rows], columns=names)
 
 
 def texts(*titles: str) -> list[Column]:
-    """Columns of texts."""
+    """Columns of texts, which rows have under their titles."""
     return [Column(title, numeric=False) for title in titles]
+
+
+RUN = Column("run", attrgetter("entry"), numeric=False)
+"""The first column of a table whose items are the `RunStyle`s of runs."""
 
 
 @dataclass(frozen=True)
 class Figure:
     """A figure. `svg` is trusted markup of `soundingline.toolkit.report.plots`; the rest is
-    text. A figure of the `width` `wide` is shown on wide screens only, and `narrow` on narrow
-    ones."""
+    text. A narrow screen scrolls over a `wide` figure."""
 
     svg: str
     heading: str = ""
     style: RunStyle | None = None
-    width: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,6 +174,21 @@ class Section:
     tables: Sequence[Table] = ()
 
 
+def sentences(anchor: str, **words: Any) -> dict[str, str]:
+    """The texts of a section in `sections.yaml`, in which `words` replace their names in braces."""
+    texts = read_data("sections.yaml").get(anchor, {})
+    return {name: text.format_map(words) if words else text for name, text in texts.items()}
+
+
+def section(anchor: str, words: Mapping[str, Any] | None = None, **parts: Any) -> Section:
+    """A section with its `sentences` and these parts of a `Section`."""
+    said = sentences(anchor, **(words or {}))
+    return Section(anchor, **{name: said[name] for name in _SAID if name in said} | parts)
+
+
+_SAID = ("title", "lead", "key", "note")
+
+
 @dataclass(frozen=True)
 class TextSpan:
     """A piece of the summary."""
@@ -142,16 +199,19 @@ class TextSpan:
 
 @dataclass(frozen=True)
 class Report:
-    """One report as HTML (a file that loads nothing) and as Markdown.
+    """One report as HTML (a file that loads nothing) and as Markdown, with its `tables` by section.
 
     Example:
-        >>> Report(html="<p>1</p>", markdown="1").markdown
-        '1'
-        >>> write_report(folder, render(runs, compare(runs), title="mine"))  # doctest: +SKIP
+        >>> from soundingline.toolkit.report import render
+        >>> report = render([EvaluatedRun(name="bm25", metrics={"AP": 0.25})], title="mine")
+        >>> report.tables["results"][0].to_frame()["AP"].tolist()
+        [0.25]
+        >>> write_report(folder, report)  # doctest: +SKIP
     """
 
     html: str
     markdown: str
+    tables: Mapping[str, Sequence[Table]]
 
 
 def page(
@@ -173,7 +233,8 @@ def page(
     text = {
         kind: templates().get_template(f"report.{kind}").render(parts) for kind in ("html", "md")
     }
-    return Report(text["html"], re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n")
+    markdown = re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n"
+    return Report(text["html"], markdown, {each.anchor: each.tables for each in sections})
 
 
 def write_report(folder: Path, report: Report) -> Path:
@@ -205,7 +266,7 @@ _MARKDOWN = re.compile(r"[\\`*|$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|(?<=\])[(\[]|^[#
 def plain_markdown(text: str) -> str:
     """Escape what Markdown would read as markup, on one line and without control characters.
 
-    Characters that are no markup where they are, such as the underscore of `bm25_tuned`, stay as
+    Characters that are not markup where they are, such as the underscore of `bm25_tuned`, stay as
     they are, because reports are read in terminals too.
 
     >>> plain_markdown("bm25_tuned | *")

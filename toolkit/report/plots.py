@@ -417,7 +417,7 @@ def _svg(plot: Axes, label: str, axis: str = "") -> str:
     buffer, figure = io.StringIO(), plot.figure
     assert isinstance(figure, Figure)
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": label}), warnings.catch_warnings():
-        # The browser draws the texts, so it does not matter which glyphs matplotlib's font lacks.
+        # The browser draws the texts, so glyphs may be missing in matplotlib's font.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()

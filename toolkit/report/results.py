@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from soundingline.toolkit.evaluation.statistics import (
 from soundingline.toolkit.report.measures import (
     LOWER,
     NEITHER,
+    decimals,
     describe,
     interval_text,
     is_usage,
@@ -45,12 +46,16 @@ from soundingline.toolkit.report.measures import (
 )
 from soundingline.toolkit.report.page import (
     COLOURS,
+    DASH,
+    RUN,
     Column,
-    Entries,
     RunStyle,
     Section,
     Table,
     TableEntry,
+    columns,
+    section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.runs.run_folder import question_of
@@ -61,40 +66,85 @@ _BY_STEP = ("step_", "label_")  # measures that `agents.steps_section` shows
 BASELINE = "baseline"  # the label of the run that others are compared with
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class ReportData:
-    """Evaluated runs, their paired comparisons, and how a report shows them.
+    """Evaluated runs, their paired comparisons, and how a report shows them. What is left open is
+    chosen when it is made.
 
-    The fields are the arguments of `render`; `against_baseline` is whether runs were compared
-    with a chosen baseline. `baselines` are the names of that run and, on other benchmarks, of the
-    runs that take its place (`baselines_of`). `systems` are the runs by system and benchmark, if
-    there are several benchmarks.
+    Args:
+        runs: the runs.
+        comparisons: results of `soundingline.toolkit.evaluation.compare`; those of other runs are
+            left out. A difference is significant if its p value after Holm's correction is at
+            most `alpha`.
+        main: the measure of the summary. Default: the primary one, else the first tested one in
+            the order of `soundingline.toolkit.report.measures.HEADLINE`.
+        baseline: the name of the run that the others are compared with. Default: the first.
+        measures: the columns of the first table. Default: the first seven measures.
+        alpha: the level of significance.
+        traces: name of a run -> address of its traces, relative to the report.
+        by: the factors that define a system in the tables of systems by benchmarks. Default: all
+            settings but those of the benchmark.
+        primary: the measure of the hypothesis, which becomes the main one; the others are
+            exploratory. Empty: there is none. `declared`: the runs declare it themselves.
+        margin, family: those that the comparisons were made with.
+
+    `systems` are the runs by system and benchmark, if there are several benchmarks. `baselines` are
+    the names of the baseline and, on other benchmarks, of the runs that take its place, and
+    `against_baseline` is whether runs were compared with it.
+
+    Raises:
+        InputError: for no runs, runs of one name, and an unknown measure or baseline.
     """
 
-    styles: Sequence[RunStyle]
-    comparisons: Sequence[PairedComparison]
-    main: str  # empty if the runs have no measure
-    baseline: str
-    baselines: Sequence[str]
-    against_baseline: bool
-    measures: Sequence[str]
-    alpha: float
-    traces: Mapping[str, str]
-    systems: Systems | None
+    runs: Sequence[EvaluatedRun] = field(kw_only=False)
+    comparisons: Sequence[PairedComparison] = field(default=(), kw_only=False)
+    main: str = ""  # stays empty if the runs have no measure
+    baseline: str = ""
+    measures: Sequence[str] = ()
+    alpha: float = 0.05
+    traces: Mapping[str, str] = field(default_factory=dict)
+    by: Sequence[str] = ()
     primary: str = ""
     declared: bool = False
     margin: float | None = None
     family: str = "measure"
 
-    @property
-    def runs(self) -> list[EvaluatedRun]:
-        return [style.run for style in self.styles]
+    def __post_init__(self) -> None:
+        names = [run.name for run in self.runs]
+        if not names:
+            raise InputError(
+                "a report of no runs", valid="one run or more", do="evaluate a run first"
+            )
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise InputError(
+                f"more than one run is named {', '.join(repeated)}", do="give each run its own name"
+            )
+        self.systems: Systems | None = systems_of(self.runs, self.by)
+        self.runs = [replace(run, factors=shown_factors(run.factors)) for run in self.runs]
+        known = ordered(name for run in self.runs for name in run.metrics)
+        named = [("measure", name, known) for name in filter(None, [self.main, *self.measures])]
+        for kind, name, valid in [("baseline", self.baseline or names[0], names), *named]:
+            if name not in valid:
+                raise InputError(
+                    f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one"
+                )
+        self.primary = self.primary if self.primary in known else ""
+        tested = {row.measure for row in self.comparisons}
+        self.main = self.main or self.primary or main_measure(known, tested)
+        compared = [name for row in self.comparisons for name in (row.a, row.b)]
+        self.against_baseline = self.baseline in compared
+        self.baseline = self.baseline or names[0]
+        self.baselines = baselines_of(self.runs, self.baseline, self.systems)
+        self.comparisons = [row for row in self.comparisons if {row.a, row.b} <= set(names)]
+        usual = [name for name in known if not name.startswith(_BY_STEP)]
+        first = sorted(usual, key=lambda name: name != self.main)[:_COLUMNS]
+        self.measures = list(self.measures) or first
+        self.styles: Sequence[RunStyle] = _styles(self)
 
     @cached_property
     def bounds(self) -> set[str]:
         """The names of the runs that measure a bound (`comparison.bound_of`)."""
-        baseline = self.baseline if self.against_baseline else None
-        return bounds_among(self.runs, baseline)
+        return bounds_among(self.runs, self.baseline if self.against_baseline else None)
 
     @property
     def too_many_colours(self) -> bool:
@@ -179,106 +229,70 @@ def main_measure(names: Iterable[str], tested: Container[str]) -> str:
     return next((name for name in known if name in tested), next(iter(known), ""))
 
 
-def report_data(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
-    *,
-    main: str | None = None,
-    baseline: str | None = None,
-    measures: Sequence[str] = (),
-    alpha: float = 0.05,
-    traces: Mapping[str, str] | None = None,
-    by: Sequence[str] = (),
-    primary: str = "",
-    declared: bool = False,
-    margin: float | None = None,
-    family: str = "measure",
-) -> ReportData:
-    """Check the arguments of `render`, and choose what they leave open.
-
-    Raises:
-        InputError: for no runs, runs of one name, and an unknown measure or baseline.
-    """
-    names = [run.name for run in runs]
-    systems = systems_of(runs, by)
-    runs = [replace(run, factors=shown_factors(run.factors)) for run in runs]
-    if not runs:
-        raise InputError("a report of no runs", valid="one run or more", do="evaluate a run first")
-    if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(
-            f"more than one run is named {', '.join(repeated)}", do="give each run its own name"
-        )
-    known = ordered(name for run in runs for name in run.metrics)
-    named = [("baseline", baseline, names)] if baseline is not None else []
-    named += [("measure", name, known) for name in [*([main] if main else []), *measures]]
-    for kind, name, valid in named:
-        if name not in valid:
-            raise InputError(f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one")
-    tested = {row.measure for row in comparisons}
-    columns = [name for name in known if not name.startswith(_BY_STEP)]
-    main = main or (primary if primary in known else main_measure(known, tested))
-    compared = any(baseline in (row.a, row.b) for row in comparisons)
-    baseline = baseline or names[0]
-    baselines = baselines_of(runs, baseline, systems)
-    return ReportData(
-        styles=_styles(runs, main, baseline, baselines if compared else (), systems),
-        comparisons=[row for row in comparisons if row.a in names and row.b in names],
-        main=main,
-        baseline=baseline,
-        baselines=baselines,
-        against_baseline=compared,
-        measures=list(measures) or sorted(columns, key=lambda name: name != main)[:_COLUMNS],
-        alpha=alpha,
-        traces=traces or {},
-        systems=systems,
-        primary=primary if primary in known else "",
-        declared=declared,
-        margin=margin,
-        family=family,
-    )
-
-
-def _styles(
-    runs: Sequence[EvaluatedRun],
-    main: str,
-    baseline: str,
-    compared_with: Sequence[str],
-    systems: Systems | None,
-) -> list[RunStyle]:
+def _styles(data: ReportData) -> list[RunStyle]:
     """Colour the baseline and the best runs. Label the runs by what they change against the
     baselines that they were compared with, with the benchmark in front if there are several; else
     by the factors that vary, or by their names where these do not distinguish them."""
-    having = [run.name for run in ranked(runs, main)]
+    runs = data.runs
+    having = [run.name for run in ranked(runs, data.main)]
     best = [*having, *(run.name for run in runs if run.name not in having)]
-    coloured = {baseline, *[name for name in best if name != baseline][: len(COLOURS) - 1]}
+    others = [name for name in best if name != data.baseline]
+    coloured = {data.baseline, *others[: len(COLOURS) - 1]}
     colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}
-    varied = varied_factors(runs)
-    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
-    one_run = {
-        run.name: RunStyle(run, label, colours.get(run.name))
-        for run, label in zip(runs, labels, strict=True)
+    labels = _factor_labels(runs)
+    on_benchmark = {
+        run.name: label
+        for system in (data.systems.systems if data.systems else ())
+        for label, run in system.runs.items()
     }
-    for system in systems.systems if systems else ():
-        for label, run in system.runs.items():
-            one_run[run.name] = replace(one_run[run.name], benchmark=label)
+    compared_with = data.baselines if data.against_baseline else ()
+    named: dict[str, RunStyle] = {}
     for group in by_benchmark(runs):
-        factors = varied_factors(group)
-        within = factor_labels(group, factors) if factors else [run.name for run in group]
+        within = _factor_labels(group)
         changes = [""] * len(group)
         for other in (run for run in group if run.name in compared_with):
             changes = [_changes(run, other) for run in group]
-        for run, label, change in zip(group, within, changes, strict=True):
-            own = change if changes.count(change) == 1 and change else label
-            one_run[run.name] = replace(one_run[run.name], within=label, change=own)
-    styles = list(one_run.values())
-    labels = [
+        for run, change in zip(group, changes, strict=True):
+            own = change if changes.count(change) == 1 and change else within[run.name]
+            named[run.name] = RunStyle(
+                run,
+                labels[run.name],
+                colours.get(run.name),
+                on_benchmark.get(run.name, ""),
+                within[run.name],
+                own,
+            )
+    styles = [named[run.name] for run in runs]
+    short = [
         f"{s.benchmark} · ".removeprefix(" · ")
         + (BASELINE if s.run.name in compared_with else s.change)
         for s in styles
     ]
-    if compared_with and labelled_by_factors(styles) and len(set(labels)) == len(labels):
-        styles = [replace(s, label=label) for s, label in zip(styles, labels, strict=True)]
+    if compared_with and labelled_by_factors(styles) and len(set(short)) == len(short):
+        styles = [replace(s, label=label) for s, label in zip(styles, short, strict=True)]
     return styles
+
+
+def measure_entry(
+    value: float | None,
+    measure: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    sign: bool = False,
+    mark: str = "",
+) -> TableEntry:
+    """A value, or a difference, of a measure with its digits and the interval from `low` to
+    `high`."""
+    sub = "" if low is None or high is None else interval_text(low, high, measure)
+    return TableEntry(value, value_text(value, measure, sign=sign), sub, mark)
+
+
+def _factor_labels(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
+    """The label of each run by its varied factors; its name if there are none."""
+    varied = varied_factors(runs)
+    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
+    return {run.name: label for run, label in zip(runs, labels, strict=True)}
 
 
 def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
@@ -289,7 +303,7 @@ def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     bound, other_bound = (bound_of(mapping(one.manifest.get("config"))) for one in (run, baseline))
     if bound != other_bound and len(changes) > 1:
         return bound
-    # A setting of a stage that the run lacks says no more than the stage.
+    # A setting of a stage that is missing in the run says no more than the stage.
     stages = [change for change in changes if not change.endswith("=—")]
     return ", ".join(stages or changes)
 
@@ -306,11 +320,11 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
         return str(run.factors[name])
     group, *keys = name.split(".")
     if not keys or run.factors.get(group, "none") == "none":
-        return "—"
+        return DASH
     value: Any = run.manifest.get("config", {}).get(group)
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
-    return "—" if value is None else str(value)
+    return DASH if value is None else str(value)
 
 
 def question_count(run: EvaluatedRun) -> int:
@@ -363,12 +377,6 @@ def run_interval(run: EvaluatedRun, measure: str) -> tuple[float, float] | None:
     return mean_interval(values) if is_mean else None
 
 
-def interval_of(run: EvaluatedRun, measure: str) -> str:
-    """`run_interval` as text; empty if there is none."""
-    interval = run_interval(run, measure)
-    return interval_text(*interval, measure) if interval else ""
-
-
 # The table of results.
 
 _LONG_LIST = 20  # values of a setting, of which only the number is shown
@@ -384,75 +392,76 @@ def results_section(data: ReportData) -> Section:
     for first in range(0, len(rest), _COLUMNS):
         some = rest[first : first + _COLUMNS]
         tables.append(results_table(data, some, folded=f"Further measures: {', '.join(some)}"))
-    note = (
-        "Measures of quality are means over all questions with judgements; a failed question "
-        "counts as 0. Calls, tokens and seconds are means over the questions that were run. Means "
-        "of the dollars and tokens of language models are over the n questions for which they are "
-        "known. Brackets: 95% confidence interval of the mean (Wilson for yes/no measures, "
-        "Student’s t otherwise)."
-    )
+    said = sentences("results")
+    notes = [said["note"]]
     judged: dict[str, list[str]] = {}
     for style in data.styles:
         if style.run.judge:
             judged.setdefault(style.run.judge, []).append(style.label)
-    if len(judged) == 1:
-        note += f" Answers were judged by {next(iter(judged))}."
-    elif judged:
+    if judged:
         each = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
-        note += (
-            f" Answers were judged by different judges, so accuracies are not comparable: {each}."
-        )
+        judges = said["one_judge" if len(judged) == 1 else "several_judges"]
+        notes.append(judges.format(judge=next(iter(judged)), each=each))
     if {"no_call", "reminded"} & set(count_names(data)):
-        note += (
-            " no_call: answers without any tool call. reminded: questions whose first answer did "
-            "not have the requested format, so that the model was reminded of it once."
-        )
-    marks = {mark for measure in data.measures for mark in data.marks(measure).values()}
-    if marks & {"higher", "lower"}:
-        note += " ▲, ▼: significantly higher or lower than the baseline in a paired test."
-    elif marks:
-        note += (
-            " Bold: the best run, significantly different from every other one in a paired test. "
-            "≈: the run with the best mean, or a run that does not differ significantly from it "
-            "or was not compared with it."
-        )
+        notes.append(said["counts"])
+    if marks := {mark for measure in data.measures for mark in data.marks(measure).values()}:
+        notes.append(said["baseline" if marks & {"higher", "lower"} else "best"])
     if data.traces:
-        note += " A run links to its traces: every question, call by call."
-    return Section("results", "Results", note=note, tables=tables)
+        notes.append(said["traces"])
+    return section("results", note=" ".join(notes), tables=tables)
 
 
 def results_table(
     data: ReportData, measures: Sequence[str], *, counts: Sequence[str] = (), folded: str = ""
 ) -> Table:
     """One row for each run: its factors and measures, with the counts after the first."""
-    marks = {measure: data.marks(measure) for measure in measures}
-    rows = []
-    for style in data.styles:
-        run = style.run
-        name = TableEntry(style.label, style=style, link=data.traces.get(run.name, ""))
-        numbers = [measured(run, measure, marks[measure].get(run.name, "")) for measure in measures]
-        counted = [
-            TableEntry(f"{run.counts[count]:,}", sub=f"of {denominator(run, count):,}")
-            if count in run.counts
-            else "—"
-            for count in counts
-        ]
-        rows.append([name, *numbers[:1], *counted, *numbers[1:]])
-    titles = [*measures[:1], *counts, *measures[1:]]
     labelled = labelled_by_factors(data.styles) and not data.against_baseline
-    varied = " · ".join(varied_factors(data.runs)) if labelled else "run"
-    return Table([*texts(varied), *map(Column, titles)], rows, folded=folded)
+
+    def name(style: RunStyle) -> TableEntry:
+        return replace(style.entry, link=data.traces.get(style.run.name, ""))
+
+    title = " · ".join(varied_factors(data.runs)) if labelled else "run"
+    shown = [result_column(data, measure) for measure in measures]
+    shown[1:1] = map(count_column, counts)
+    return Table([Column(title, name, numeric=False), *shown], data.styles, folded=folded)
 
 
-def measured(run: EvaluatedRun, measure: str, mark: str) -> TableEntry:
-    """The value of a measure with its interval, and with its questions if these are not all."""
-    text, sub = value_text(run.metrics.get(measure), measure), interval_of(run, measure)
-    count = len(run.per_question.get(measure, {}))
-    if count and is_usage(measure) and count < recorded_count(run):
-        text += f" (n={count:,})"  # in the text, because the terminal prints no interval
-    elif sub and count != question_count(run):
-        sub += f" n={count:,}"
-    return TableEntry(text, sub=sub, mark=mark)
+def count_column(count: str) -> Column:
+    """The column of a count of questions, out of all."""
+
+    def source(style: RunStyle) -> TableEntry | None:
+        if count not in style.run.counts:
+            return None
+        return TableEntry(style.run.counts[count], sub=f"of {denominator(style.run, count):,}")
+
+    return Column(count, source, decimals(0))
+
+
+def result_column(data: ReportData, measure: str) -> Column:
+    """The column of a measure with its marks, and with the questions where these are not all."""
+    marks = data.marks(measure)
+
+    def source(style: RunStyle) -> TableEntry:
+        run, entry = style.run, measured(style.run, measure)
+        count = len(run.per_question.get(measure, {}))
+        if count and is_usage(measure) and count < recorded_count(run):
+            # In the text, because the terminal prints no interval.
+            return replace(entry, text=f"{entry.text} (n={count:,})")
+        if entry.sub and count != question_count(run):
+            return replace(entry, sub=f"{entry.sub} n={count:,}")
+        return entry
+
+    return Column(measure, source, mark=lambda style: marks.get(style.run.name, ""))
+
+
+def measured(run: EvaluatedRun, measure: str, *, interval: bool = True) -> TableEntry:
+    """The value of a measure of a run, with its confidence interval."""
+    ends = (run_interval(run, measure) if interval else None) or (None, None)
+    return measure_entry(run.metrics.get(measure), measure, *ends)
+
+
+def run_measure(style: RunStyle, measure: str) -> TableEntry:
+    return measured(style.run, measure)
 
 
 def count_names(data: ReportData) -> list[str]:
@@ -470,90 +479,65 @@ def exits_section(data: ReportData) -> Section | None:
     extra = [name for name in ("missing", "no_format") if name in present]
     names = [*statuses, *extra, "answered", "unjudged"]
 
-    def entries(run: EvaluatedRun) -> Entries:
-        yield f"{denominator(run, 'recorded'):,}"
-        for name in names:
-            count = run.counts.get(name, 0 if name in STATUSES else None)
-            total = denominator(run, name)
-            share = percent(count / total) if count and total else ""
-            yield TableEntry("—" if count is None else f"{count:,}", sub=share)
+    def ended(style: RunStyle, name: str) -> TableEntry:
+        count = style.run.counts.get(name, 0 if name in STATUSES else None)
+        total = denominator(style.run, name)
+        return TableEntry(count, sub=percent(count / total) if count and total else "")
 
-    columns = [Column(name.replace("_", " ")) for name in ("questions", *names)]
-    lead = "How the questions ended. Failed questions count in every denominator."
-    if "no_format" in extra:
-        lead += (
-            " No format: the answer did not have the requested format even after the reminder; it "
-            "is not counted as answered."
-        )
-    refusals = (
-        "Tool calls, calls that repeat an earlier one of the question, refused calls, and the "
-        "error codes of the refusals."
-    )
+    questions = Column("questions", lambda s: denominator(s.run, "recorded"), decimals(0))
+    said = sentences("exits")
+    lead = f"{said['lead']} {said['no_format']}" if "no_format" in extra else said["lead"]
     tables = [
-        Table.of_runs(data.styles, columns, entries),
-        *_by_code(data, "ended_", (), note="The reasons for statuses that have several."),
-        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=refusals),
+        Table([RUN, questions, *columns(ended, names, decimals(0))], data.styles),
+        *_by_code(data, "ended_", (), note=said["reasons"]),
+        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=said["refusals"]),
     ]
-    return Section("exits", "Exit statuses and failures", lead=lead, tables=tables)
+    return section("exits", lead=lead, tables=tables)
 
 
 def _by_code(data: ReportData, prefix: str, totals: Sequence[str], note: str) -> list[Table]:
     """A table of the counts `totals` and of those whose names begin with `prefix`. No table if
     there are no such counts and all totals but the first are 0."""
-    codes = {name for run in data.runs for name in run.counts if name.startswith(prefix)}
-    if not codes and not any(run.counts.get(name) for run in data.runs for name in totals[1:]):
+    names = {name for run in data.runs for name in run.counts if name.startswith(prefix)}
+    if not names and not any(run.counts.get(name) for run in data.runs for name in totals[1:]):
         return []
-    names = [*totals, *sorted(codes)]
+    codes = {name.removeprefix(prefix): name for name in [*totals, *sorted(names)]}
 
-    def entries(run: EvaluatedRun) -> list[str]:
-        absent = "0" if "calls" in run.counts else "—"
-        return [f"{run.counts[name]:,}" if name in run.counts else absent for name in names]
+    def count(style: RunStyle, code: str) -> int | None:
+        return style.run.counts.get(codes[code], 0 if "calls" in style.run.counts else None)
 
-    columns = [Column(name.removeprefix(prefix).replace("_", " ")) for name in names]
-    return [Table.of_runs(data.styles, columns, entries, note=note)]
+    return [Table([RUN, *columns(count, codes, decimals(0))], data.styles, note=note)]
 
 
 def repeats_section(data: ReportData) -> Section | None:
     """Variance within and between questions; None if each question was run once."""
     if not any(run.repeats for run in data.runs):
         return None
-    rows: list[Entries] = []
     split = {style.run.name: judged_components(_by_judge(style.run)) for style in data.styles}
     several = any(split.values())
-    for style in data.styles:
-        for measure in dict.fromkeys([data.main, *data.measures]):
-            judged = split[style.run.name] if measure == "accuracy" else None
-            parts = judged[0] if judged else None
-            parts = parts or variance_components(style.run.repeats.get(measure, {}))
-            if parts is not None:
-                rows.append(
-                    [
-                        style.entry,
-                        measure,
-                        number(parts.repeats, 0 if parts.repeats.is_integer() else 1),
-                        value_text(parts.between, measure),
-                        value_text(parts.within, measure),
-                        *([value_text(judged[1] if judged else None, measure)] * several),
-                        percent(parts.share),
-                    ]
-                )
-    columns = [*texts("run", "measure"), Column("repeats"), Column("questions", "sd")]
-    columns += [Column("runs", "sd"), *([Column("judges", "sd")] if several else [])]
-    columns.append(Column("share of runs"))
-    note = (
-        " Of an accuracy that several models judged, the deviation of judges is that of one "
-        "verdict around the mean of all, and is left out of that of runs."
-    )
-    return Section(
+    rows = []
+    for style, measure in product(data.styles, dict.fromkeys([data.main, *data.measures])):
+        judged = split[style.run.name] if measure == "accuracy" else None
+        parts = judged[0] if judged else None
+        parts = parts or variance_components(style.run.repeats.get(measure, {}))
+        if parts is not None:
+            deviations = {"questions": parts.between, "runs": parts.within}
+            deviations |= {"judges": judged[1]} if judged else {}
+            rows.append(
+                {
+                    **{"run": style.entry, "measure": measure, "repeats": parts.repeats},
+                    **{name: measure_entry(each, measure) for name, each in deviations.items()},
+                    "share of runs": parts.share,
+                }
+            )
+    repeats = Column("repeats", form=lambda n: number(n, 0 if n.is_integer() else 1))
+    sds = [Column(name, note="sd") for name in ("questions", "runs", "judges")[: 2 + several]]
+    said = sentences("repeats")
+    share = Column("share of runs", form=percent)
+    return section(
         "repeats",
-        "Repeats of a question",
-        lead="Each question was run several times, and its value is the mean of its repeats. "
-        "Intervals and tests are over questions. Runs: standard deviation between the repeats of "
-        "one question, which a single run cannot show. Questions: standard deviation between "
-        "questions.",
-        note="Variance components of a random-effects model; the share of runs is 1 minus the "
-        f"intraclass correlation ICC(1).{note if several else ''}",
-        tables=[Table(columns, rows)],
+        note=f"{said['note']} {said['judges']}" if several else said["note"],
+        tables=[Table([*texts("run", "measure"), repeats, *sds, share], rows)],
     )
 
 
@@ -573,8 +557,7 @@ def judges_section(data: ReportData) -> Section | None:
     having = [style for style in data.styles if len(style.run.judges) > 1]
     if not having:
         return None
-    accuracies: list[Entries] = []
-    agreements: list[Entries] = []
+    accuracies, agreements = [], []
     for style in having:
         run, names = style.run, _judge_names(style.run)
         verdicts = {name: judge["verdicts"] for name, judge in run.judges.items()}
@@ -582,32 +565,35 @@ def judges_section(data: ReportData) -> Section | None:
         total = run.denominators.get("accuracy", 0) * run.counts.get("repeats", 1)
         for name, given in verdicts.items():
             right = sum(given.values())
-            share = value_text(right / total if total else None, "accuracy")
-            accuracies.append(
-                [style.entry, names[name], TableEntry(share, sub=f"{right:,} of {total:,}")]
-            )
+            share = TableEntry(right / total if total else None, sub=f"{right:,} of {total:,}")
+            accuracies.append({"run": style.entry, "judge": names[name], "accuracy": share})
         for one, other in combinations(verdicts, 2):
             if verdicts[one].keys() & verdicts[other].keys():
                 row = agreement(verdicts[one], verdicts[other], questions)
-                kappa = [number(value, 3) for value in (row.kappa, row.low, row.high)]
-                interval = f"[{kappa[1]}, {kappa[2]}]" if row.low is not None else ""
-                pair = f"{names[one]} / {names[other]}"
-                differing = f"{len(row.only_a):,} / {len(row.only_b):,}"
-                entry = TableEntry(kappa[0], sub=interval)
+                low, high = number(row.low, 3), number(row.high, 3)
+                interval = f"[{low}, {high}]" if row.low is not None else ""
                 agreements.append(
-                    [style.entry, pair, f"{row.n:,}", percent(row.raw), entry, differing]
+                    {
+                        "run": style.entry,
+                        "judges": f"{names[one]} / {names[other]}",
+                        "answers": row.n,
+                        "agreement": row.raw,
+                        "kappa": TableEntry(row.kappa, sub=interval),
+                        "right for one alone": f"{len(row.only_a):,} / {len(row.only_b):,}",
+                    }
                 )
-    columns = [*texts("run", "judges"), Column("answers"), Column("agreement")]
-    columns += [Column("kappa", "95% interval"), Column("right for one alone")]
-    return Section(
+    shown = [
+        *texts("run", "judges"),
+        Column("answers", form=decimals(0)),
+        Column("agreement", form=percent),
+        Column("kappa", form=decimals(3), note="95% interval"),
+        Column("right for one alone"),
+    ]
+    return section(
         "judges",
-        "Judges",
-        lead="Accuracy under each judge of the same answers, and the agreement of the judges.",
-        note="An answer without a verdict counts as wrong. Agreement: share of equal verdicts. "
-        "Kappa is Cohen’s (1960), which leaves out the agreement by chance.",
         tables=[
-            Table([*texts("run", "judge"), Column("accuracy")], accuracies),
-            Table(columns, agreements),
+            Table([*texts("run", "judge"), Column("accuracy", form=decimals(3))], accuracies),
+            Table(shown, agreements),
         ],
     )
 
@@ -652,8 +638,8 @@ def _entry(value: Any) -> str:
 
 def settings_table(rows: Mapping[str, str], *, folded: str = "") -> Table:
     """A table of settings and their values."""
-    entries = [(name, value or "—") for name, value in rows.items()]
-    return Table(texts("setting", "value"), entries, folded=folded)
+    items = [{"setting": name, "value": value or None} for name, value in rows.items()]
+    return Table(texts("setting", "value"), items, folded=folded)
 
 
 def setup_section(data: ReportData) -> Section | None:
@@ -666,9 +652,8 @@ def setup_section(data: ReportData) -> Section | None:
         f"{name} ({', '.join(dict.fromkeys(row.get(name, '—') for row in factors))})"
         for name in _varying(factors)
     ]
-    return Section(
+    return section(
         "setup",
-        "Setup",
         lead=f"Varied: {'; '.join(varied)}." if varied else "The runs have the same factors.",
         tables=[
             *_constant(factors),
@@ -680,20 +665,14 @@ def setup_section(data: ReportData) -> Section | None:
 
 def stages_section(data: ReportData) -> Section | None:
     """What the stages of each pipeline counted, without counts of 0; None if nothing was."""
-    rows: list[Entries] = []
+    rows = []
     for style in data.styles:
         for stage, numbers in style.run.manifest.get("stages", {}).items():
             counts = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
-            rows.append([style.entry, stage or "—", counts or "—"])
+            rows.append({"run": style.entry, "stage": stage or None, "counts": counts or None})
     if not rows:
         return None
-    return Section(
-        "stages",
-        "Counts of the pipeline stages",
-        lead="Sums over all starts of each run. Seconds are those in the model of the stage. "
-        "Scores and rewrites that were read from a cache (cache_hits) took no time.",
-        tables=[Table(texts("run", "stage", "counts"), rows)],
-    )
+    return section("stages", tables=[Table(texts("run", "stage", "counts"), rows)])
 
 
 def provenance_section(data: ReportData) -> Section | None:
@@ -707,7 +686,7 @@ def provenance_section(data: ReportData) -> Section | None:
     tables = [*_constant(rows), *_differing(data, rows, folded="By run")]
     lead = "From the manifests of the runs. Fingerprints are hashes of content."
     title = "Fingerprints and versions"
-    return Section("provenance", title, lead=lead, tables=tables) if tables else None
+    return section("provenance", title=title, lead=lead, tables=tables) if tables else None
 
 
 def _periods(run: EvaluatedRun) -> str:
@@ -731,12 +710,13 @@ def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> list[Ta
 
 def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> list[Table]:
     """A table of the settings that differ, with a row for each run; none if there are none."""
-    names = _varying(rows)
-    entries: list[Entries] = [
-        [style.entry, *(row.get(name) or "—" for name in names)]
-        for style, row in zip(data.styles, rows, strict=True)
-    ]
-    return [Table(texts("run", *names), entries, folded=folded)] if names else []
+    values = {style.run.name: row for style, row in zip(data.styles, rows, strict=True)}
+
+    def setting(name: str) -> Column:
+        return Column(name, lambda style: values[style.run.name].get(name) or None, numeric=False)
+
+    shown = [setting(name) for name in _varying(rows)]
+    return [Table([RUN, *shown], data.styles, folded=folded)] if shown else []
 
 
 def glossary_section(data: ReportData) -> Section:
@@ -744,15 +724,8 @@ def glossary_section(data: ReportData) -> Section:
     names = [n for run in data.runs for n in run.metrics]
     names += [n for run in data.runs for n in run.per_question]
     rows = [
-        (each.name, each.definition, each.source or "—")
+        {"measure": each.name, "definition": each.definition, "source": each.source or None}
         for each in map(describe, ordered(names))
         if each.definition and not of_turn(each.name)
     ]
-    return Section(
-        "glossary",
-        "Definitions of the measures",
-        lead="Judgements are of documents: where passages are retrieved, each document counts "
-        "once, at the rank of its best passage. Ranking measures of an agent’s run are of one "
-        "ranking: the documents cited, then opened, then previewed, then surfaced.",
-        tables=[Table(texts("measure", "definition", "source"), rows)],
-    )
+    return section("glossary", tables=[Table(texts("measure", "definition", "source"), rows)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -23,14 +23,14 @@ from soundingline.toolkit.evaluation.funnel import (
 from soundingline.toolkit.report.agents import GPU, cell_costs_table
 from soundingline.toolkit.report.comparison import averaged, benchmarks_table
 from soundingline.toolkit.report.measures import percent, value_text
-from soundingline.toolkit.report.page import Table, TableEntry
+from soundingline.toolkit.report.page import RUN, Column, RunStyle, Table, TableEntry
 from soundingline.toolkit.report.results import (
+    ReportData,
     count_names,
     denominator,
     factor_value,
     labelled_by_factors,
-    measured,
-    report_data,
+    result_column,
 )
 
 WIDTH = 80
@@ -49,8 +49,6 @@ _FEW = (
     "R@1000",
 )
 
-Columns = Mapping[str, Sequence[TableEntry]]
-
 
 def comparison_table(
     runs: Sequence[EvaluatedRun],
@@ -68,41 +66,51 @@ def comparison_table(
         title: a line above the table.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
             not fit are left out; a line below the table names them if they were given.
-        options: `main`, `baseline` and `alpha` of `soundingline.toolkit.report.render`.
+        options: others of `soundingline.toolkit.report.results.ReportData`, such as `baseline`.
     """
-    data = report_data(runs, comparisons, measures=measures, **options)
-    counts = {
-        name: [
-            TableEntry(f"{run.counts.get(name, 0):,}/{denominator(run, name):,}")
-            for run in data.runs
-        ]
-        for name in count_names(data)
-    }
+    data = ReportData(runs, comparisons, measures=measures, **options)
     usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
-    numbers: dict[str, Sequence[TableEntry]] = {}
-    for name in measures or (usual or data.measures)[: 7 - len(counts)]:
-        marks = data.marks(name)
-        numbers[name] = [measured(run, name, marks.get(run.name, "")) for run in data.runs]
-    names: Columns = {"run": [style.entry for style in data.styles]}
+    counts = count_names(data)
+    chosen = list(measures or (usual or data.measures)[: 7 - len(counts)])
+    by_factors = labelled_by_factors(data.styles) and not data.against_baseline
+    groups = [
+        [RUN],
+        [_factor_column(name) for name in varied_factors(data.runs) if by_factors],
+        [result_column(data, name) for name in dict.fromkeys(chosen)],
+        [_count_column(name) for name in counts],
+    ]
+    table = Table([column for group in groups for column in group], data.styles)
+    places = iter(range(len(table.columns)))
+    names, factors, numbers, counted = ([next(places) for _ in group] for group in groups)
+    if factors and _width(table, [*factors, *numbers, *counted]) <= WIDTH:
+        names = factors
+    left_out: list[str] = []
+    while len(numbers) > 1 and _width(table, [*names, *numbers, *counted]) > WIDTH:
+        left_out.insert(0, table.columns[numbers.pop()].title)
     notes = []
     if data.against_baseline:
         notes.append(f"Baseline: {data.style(data.baseline).within}.")
         if any(data.marks(measure) for measure in data.measures):
             notes.append("▲, ▼: significantly higher or lower than the baseline.")
-    elif labelled_by_factors(data.styles):
-        factors = {
-            factor: [TableEntry(factor_value(run, factor)) for run in data.runs]
-            for factor in varied_factors(data.runs)
-        }
-        if _width(factors, {**numbers, **counts}) <= WIDTH:
-            names = factors
-    left_out: list[str] = []
-    while len(numbers) > 1 and _width(names, {**numbers, **counts}) > WIDTH:
-        left_out.insert(0, numbers.popitem()[0])
     notes.append(stand_ins(runs))
     if measures and left_out:
         notes.append(f"No room for {', '.join(left_out)}: see the report.")
-    return _table(names, {**numbers, **counts}, title, " ".join(filter(None, notes)))
+    shown = [*names, *numbers, *counted]
+    return _printed(table, shown, title, " ".join(filter(None, notes)))
+
+
+def _count_column(name: str) -> Column:
+    """A count and what it is out of, which a terminal has in one line."""
+
+    def source(style: RunStyle) -> TableEntry:
+        count = style.run.counts.get(name, 0)
+        return TableEntry(count, f"{count:,}/{denominator(style.run, name):,}")
+
+    return Column(name, source)
+
+
+def _factor_column(name: str) -> Column:
+    return Column(name, lambda style: factor_value(style.run, name), numeric=False)
 
 
 def benchmark_tables(
@@ -118,13 +126,13 @@ def benchmark_tables(
         runs: the runs.
         comparisons: their paired comparisons.
         measures: the measures to show. Default: the main measure.
-        options: `main`, `baseline`, `by` and `alpha` of `soundingline.toolkit.report.render`.
+        options: others of `soundingline.toolkit.report.results.ReportData`, such as `by`.
 
     Returns:
         A table for each measure, several where the benchmarks need more than 80 columns; no table
         if all runs are over one benchmark.
     """
-    data = report_data(runs, comparisons, measures=measures, **options)
+    data = ReportData(runs, comparisons, measures=measures, **options)
     if data.systems is None:
         return []
     tables = []
@@ -148,7 +156,7 @@ def evidence_lines(
 
     Args: see `comparison_table`.
     """
-    data = report_data(runs, comparisons, baseline=baseline)
+    data = ReportData(runs, comparisons, baseline=baseline or "")
     systems = [style for style in data.styles if style.run.name not in data.bounds]
     known = [style for style in systems if STEP_MEASURES[0] in style.run.metrics]
     if not known:
@@ -209,30 +217,27 @@ _SOURCES = {"question": "the question", "shown": "what was shown", "neither": "n
 def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:
     """The median and the 90th percentile of what a question cost, and the seconds of GPUs, indexes
     and phrases, in tables of 80 columns; none for runs without language models and GPUs."""
-    table = cell_costs_table(report_data(runs))
+    table = cell_costs_table(ReportData(runs))
     if table is None or not {"dollars", "tokens", GPU} & {one.title for one in table.columns}:
         return []
     return _parts(table, "Cost: median / 90th percentile of a question")
 
 
-def _parts(source: Table, heading: str) -> list[RichTable]:
-    """A table as one for the terminal, or as several where its columns need more than 80
-    characters."""
-    tables = []
-    titles = [column.title for column in source.columns]
-    (first, labels), *rest = zip(titles, zip(*source.rows, strict=True), strict=True)
-    names, part = {first: labels}, dict[str, Sequence[TableEntry]]()
-    for title, entries in rest:
-        if part and _width(names, {**part, title: entries}) > WIDTH:
-            tables.append(_table(names, part, heading))
-            part = {}
-        part[title] = entries
-    tables.append(_table(names, part, heading, source.note))
-    return tables
+def _parts(table: Table, heading: str) -> list[RichTable]:
+    """A table as one for the terminal, or as several with the same first column where its columns
+    need more than 80 characters."""
+    parts = [[0]]
+    for place in range(1, len(table.columns)):
+        if len(parts[-1]) > 1 and _width(table, [*parts[-1], place]) > WIDTH:
+            parts.append([0])
+        parts[-1].append(place)
+    notes = [*[""] * (len(parts) - 1), table.note]
+    return [_printed(table, part, heading, note) for part, note in zip(parts, notes, strict=True)]
 
 
-def _table(names: Columns, numbers: Columns, title: str, note: str = "") -> RichTable:
-    table = RichTable(
+def _printed(table: Table, shown: Sequence[int], title: str, note: str) -> RichTable:
+    """The columns of a table at the places `shown`."""
+    printed = RichTable(
         title=Text(escape_control(title)) if title else None,
         title_justify="left",
         caption=Text(escape_control(note)) if note else None,
@@ -241,30 +246,33 @@ def _table(names: Columns, numbers: Columns, title: str, note: str = "") -> Rich
         padding=0,
         show_edge=False,
     )
-    for head, entries in {**names, **numbers}.items():
+    for place in shown:
         # The width is fixed, because Rich would cut or break numbers that have no room.
-        width = _longest(head, entries)
-        folds = head in names and width > _NAME
-        justify: Literal["left", "right"] = "left" if head in names else "right"
-        column = Text(_words(head))
-        table.add_column(column, justify=justify, overflow="fold", width=None if folds else width)
-    for row in zip(*names.values(), *numbers.values(), strict=True):
+        column, width = table.columns[place], _longest(table, place)
+        folds = not column.numeric and width > _NAME
+        justify: Literal["left", "right"] = "right" if column.numeric else "left"
+        head = Text(_words(column.title))
+        printed.add_column(head, justify=justify, overflow="fold", width=None if folds else width)
+    for row in table.rows:
+        entries = [row[place] for place in shown]
         # `Text`, because brackets in a string are markup for Rich.
-        table.add_row(*(Text(_text(e), style="bold" if e.mark == "best" else "") for e in row))
-    return table
+        printed.add_row(
+            *(Text(_text(e), style="bold" if e.mark == "best" else "") for e in entries)
+        )
+    return printed
 
 
-def _width(names: Columns, numbers: Columns) -> int:
+def _width(table: Table, shown: Sequence[int]) -> int:
     """The characters of a line, with gaps between the columns and long names folded."""
-    widths = [min(_longest(head, entries), _NAME) for head, entries in names.items()]
-    widths += [_longest(head, entries) for head, entries in numbers.items()]
+    most = [WIDTH if table.columns[place].numeric else _NAME for place in shown]
+    widths = [min(_longest(table, place), each) for place, each in zip(shown, most, strict=True)]
     return sum(widths) + len(widths) - 1
 
 
-def _longest(head: str, entries: Sequence[TableEntry]) -> int:
+def _longest(table: Table, place: int) -> int:
     """The width of a column: of its longest entry, or of a word of its title if that is longer."""
-    word = max(map(cell_len, _words(head).split()), default=0)
-    return max([min(word, _NAME), *(cell_len(_text(entry)) for entry in entries)])
+    word = max(map(cell_len, _words(table.columns[place].title).split()), default=0)
+    return max([min(word, _NAME), *(cell_len(_text(row[place])) for row in table.rows)])
 
 
 def _words(head: str) -> str:

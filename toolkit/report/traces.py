@@ -13,14 +13,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, Topic, parent
+from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
@@ -36,8 +39,8 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.report.measures import number
-from soundingline.toolkit.report.page import templates
+from soundingline.toolkit.report.measures import decimals, number
+from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
@@ -53,8 +56,9 @@ from soundingline.toolkit.trajectory import (
 )
 
 PAGE = Path("traces", "index.html")
-_FORMAT = 5
+_FORMAT = 6
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
+_SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
 
 Labels = Mapping[str, Sequence[str]]
 
@@ -81,101 +85,127 @@ def write_traces(
     Raises:
         InputError: if the folder cannot be written.
     """
-    page, rows = folder.path / PAGE, []
+    page = folder.path / PAGE
     content, price = benchmark.fingerprint, _recorded_price(run.manifest)
-    places = {topic.qid: place for place, topic in enumerate(benchmark.topics)}
-
-    def write_page(
-        path: Path, repeat: RunFolder, topic: Topic, shown: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Write the page of a question, unless it is up to date, and return what the table of all
-        questions has of it: nothing without a trajectory.
-
-        The first line of a page is a comment with these values and with a fingerprint of them and
-        of what the page was made from, so that a trajectory is read only if its page is written.
-        """
-        if not (stamp := repeat.stamp(topic.qid)):
-            return {}
-        source = fingerprint(_FORMAT, stamp, content, dump_json(shown))
-        facts = _read_facts(path, source)
-        if facts or not (trajectory := repeat.read(topic.qid)):
-            return facts
-        facts = {
-            "status": trajectory.status,
-            "calls": len(trajectory.calls),
-            "tokens": sum(call.tokens for call in trajectory.calls),
-            "dollars": number_of(trajectory.usage.get("dollars")),
-            "seconds": number_of(trajectory.seconds),
-        }
-        comment = json.dumps({"key": fingerprint(source, facts), **facts})
-        labels = judged_documents(benchmark.qrels, topic.qid)
-        values = trace_values(trajectory, labels, price, passages)
-        accepted = benchmark.answers.get(topic.qid, ())
-        values |= {**facts, **shown, "accepted": accepted, "repeat": repeat.number}
-        _write(path, f"<!-- {comment} -->\n{templates().get_template('trace.html').render(values)}")
-        return facts
-
     try:
         with file_lock(page.parent / ".lock"):
             remove_leftovers(page.parent)
-            for place, repeat in enumerate(folder.repeats()):
-                do = "evaluate the run again"
-                verdicts = read_json(repeat.path / VERDICTS, list[Verdict], do=do)
-                by_rule = {row["qid"]: row for row in verdicts}
-                by_model = reasons[place] if place < len(reasons) else {}
-                recorded = [topic.qid for topic in benchmark.topics if repeat.stamp(topic.qid)]
-                names = [f"{repeat.number}-{escape_qid(qid)}" for qid in recorded]
-                around = zip([None, *names], [*names[1:], None], strict=False)
-                neighbours = dict(zip(recorded, around, strict=True))
-                for topic in benchmark.topics:
-                    rule = by_rule.get(topic.qid)
-                    shown = {
-                        "verdict": _verdict(rule),
-                        "rule": rule,
-                        "model": by_model.get(topic.qid),
-                        "neighbours": neighbours.get(topic.qid, (None, None)),
-                    }
-                    name = f"{repeat.number}-{escape_qid(topic.qid)}"
-                    rows.append(
-                        {
-                            "name": name,
-                            "topic": topic,
-                            "repeat": repeat.number,
-                            "verdict": shown["verdict"],
-                            "recalls": [
-                                _value(run, f"recall_{tier}", topic.qid, place) for tier in TIERS
-                            ],
-                            "label": next(
-                                (n for n in LABELS if _value(run, f"label_{n}", topic.qid, place)),
-                                "",
-                            ),
-                            **write_page(page.parent / f"{name}.html", repeat, topic, shown),
-                        }
-                    )
-            rows.sort(key=lambda row: places[row["topic"].qid])  # the repeats of each question
-            digest = hashlib.sha256(_FILTER.encode()).digest()
-            index = templates().get_template("traces.html")
-            text = index.render(
-                run=folder.name,
-                benchmark=benchmark.name,
-                rows=rows,
-                questions=len({row["topic"].qid for row in rows}),
-                repeats=len({row["repeat"] for row in rows}),
-                statuses=list(dict.fromkeys(row.get("status", "missing") for row in rows)),
-                verdicts=list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
-                labels=[label for label in LABELS if any(row["label"] == label for row in rows)],
-                tiers=TIERS,
-                script=_FILTER,
-                script_hash=base64.b64encode(digest).decode("ascii"),
-                number=number,
-            )
-            _write(page, text)
+            rows = []
+            for row, repeat, shown in _questions(folder, benchmark, run, reasons):
+                path, qid = page.parent / f"{row['name']}.html", row["topic"].qid
+                stamp = repeat.stamp(qid)
+                source = fingerprint(_FORMAT, stamp, content, dump_json(shown))
+                facts = _read_facts(path, source) if stamp else {}
+                if stamp and not facts and (trajectory := repeat.read(qid)):
+                    labels = judged_documents(benchmark.qrels, qid)
+                    values = trace_values(trajectory, labels, price, passages) | shown
+                    values |= {"repeat": row["repeat"], "accepted": benchmark.answers.get(qid, ())}
+                    facts, text = _page(trajectory, source, values)
+                    _write(path, text)
+                rows.append({**row, **facts})
+            _write(page, _rendered(index_values(folder.name, benchmark, rows)))
     except OSError as error:
         raise InputError(
             f"cannot write the traces of {folder.path}: {error.strerror or error}",
             do="free or change the disk, or set traces=false; then evaluate again",
         ) from error
     return page
+
+
+def _questions(
+    folder: RunFolder,
+    benchmark: Benchmark,
+    run: EvaluatedRun,
+    reasons: Sequence[Mapping[str, ModelVerdict]],
+) -> list[tuple[dict[str, Any], RunFolder, dict[str, Any]]]:
+    """For each question and repeat, the repeats of a question together: its row for `index_values`,
+    the folder of the repeat, and what its page shows besides the trajectory."""
+    by_question: dict[str, list[Any]] = {topic.qid: [] for topic in benchmark.topics}
+    for place, repeat in enumerate(folder.repeats()):
+        verdicts = read_json(repeat.path / VERDICTS, list[Verdict], do="evaluate the run again")
+        by_rule = {row["qid"]: row for row in verdicts}
+        by_model = reasons[place] if place < len(reasons) else {}
+        names = {one.qid: f"{repeat.number}-{escape_qid(one.qid)}" for one in benchmark.topics}
+        recorded = [name for qid, name in names.items() if repeat.stamp(qid)]
+        around = zip([None, *recorded], [*recorded[1:], None], strict=False)
+        neighbours = dict(zip(recorded, around, strict=True))
+        for topic in benchmark.topics:
+            qid, rule, value = topic.qid, by_rule.get(topic.qid), partial(_value, run, place)
+            row = {
+                **{"name": names[qid], "topic": topic, "repeat": repeat.number},
+                **{"verdict": _verdict(rule), **{t: value(f"recall_{t}", qid) for t in TIERS}},
+                "label": next((name for name in LABELS if value(f"label_{name}", qid)), ""),
+            }
+            shown = {
+                **{"verdict": row["verdict"], "rule": rule, "model": by_model.get(qid)},
+                "neighbours": neighbours.get(names[qid], (None, None)),
+            }
+            by_question[qid].append((row, repeat, shown))
+    return [each for repeats in by_question.values() for each in repeats]
+
+
+def _page(
+    trajectory: Trajectory, source: str, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """What the table of all questions has of a trajectory, and the page of the trajectory. The
+    first line of a page is a comment with the former and with a fingerprint of this and of the
+    `source` of the page, so that a trajectory is read only if its page is written."""
+    facts = {
+        "status": trajectory.status,
+        "calls": len(trajectory.calls),
+        "tokens": sum(call.tokens for call in trajectory.calls),
+        "dollars": number_of(trajectory.usage.get("dollars")),
+        "seconds": number_of(trajectory.seconds),
+    }
+    comment = json.dumps({"key": fingerprint(source, facts), **facts})
+    return facts, f"<!-- {comment} -->\n{_rendered({**values, **facts})}"
+
+
+def index_values(
+    run: str, benchmark: Benchmark, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the page of all questions shows, for the template."""
+    repeats = len({row["repeat"] for row in rows})
+    labels = [label for label in LABELS if any(row["label"] == label for row in rows)]
+    items = []
+    for row in rows:
+        topic, status = row["topic"], row.get("status", "missing")
+        name = topic.qid + (f", repeat {row['repeat']}" if repeats > 1 else "")
+        link = f"{quote(row['name'])}.html" if "status" in row else ""
+        snippet = shorten(topic.text, 160, placeholder="…")
+        item = {
+            "Question": TableEntry(name, sub=snippet, link=link),
+            "Status": TableEntry(status.replace("_", " "), kind=status),
+            "Verdict": TableEntry(row["verdict"] or None, kind=row["verdict"]),
+            "Label": row["label"].replace("_", " ") or None,
+        }
+        items.append({**row, **item})
+    paid = any(row.get("dollars") is not None for row in rows)
+    shown = [
+        *texts("Question", "Status", "Verdict", *(["Label"] if labels else [])),
+        *(Column(f"recall {tier}", tier, decimals(2)) for tier in TIERS),
+        Column("calls", form=decimals(0)),
+        Column("tokens of tool output", "tokens", decimals(0)),
+        *([Column("dollars", form=decimals(4))] if paid else []),
+        Column("seconds", form=decimals(1)),
+    ]
+    digest = hashlib.sha256(_FILTER.encode()).digest()
+    return {
+        "title": f"Traces of {run}",
+        "benchmark": benchmark.name,
+        "table": Table(shown, items),
+        "questions": len({row["topic"].qid for row in rows}),
+        "repeats": repeats,
+        "statuses": list(dict.fromkeys(row.get("status", "missing") for row in rows)),
+        "verdicts": list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
+        "labels": labels,
+        "script": _FILTER,
+        "script_hash": base64.b64encode(digest).decode("ascii"),
+    }
+
+
+def _rendered(values: Mapping[str, Any]) -> str:
+    return templates().get_template("traces.html").render(values)
 
 
 def _read_facts(path: Path, source: str) -> dict[str, Any]:
@@ -198,13 +228,14 @@ def _write(path: Path, text: str) -> None:
 # The script of the table: it hides the rows that do not match the fields above it. The address
 # `index.html#not_opened` chooses the questions with that label of `LABELS`.
 _FILTER = """
-const names = ["text", "status", "verdict", "label"];
-const fields = names.map((id) => document.getElementById(id));
+const fields = ["text", "status", "verdict", "label"].map((id) => document.getElementById(id));
+const titles = ["Status", "Verdict", "Label"];
+const shown = (row, title) => row.querySelector(`[data-column="${title}"]`)?.textContent;
 const refresh = () => {
   const [text, ...chosen] = fields.map((field) => field.value.toLowerCase());
   for (const row of document.querySelectorAll("tbody tr")) {
     row.hidden = !row.cells[0].textContent.toLowerCase().includes(text)
-      || chosen.some((value, place) => value && row.dataset[names[place + 1]] !== value);
+      || chosen.some((value, n) => value && shown(row, titles[n]) !== value.replaceAll("_", " "));
   }
 };
 const choose = () => {
@@ -226,7 +257,7 @@ def _verdict(verdict: Mapping[str, Any] | None) -> str:
     return "correct" if verdict.get("correct") else "wrong"
 
 
-def _value(run: EvaluatedRun, measure: str, qid: str, place: int) -> float | None:
+def _value(run: EvaluatedRun, place: int, measure: str, qid: str) -> float | None:
     """The value of a measure in the repeat at a place; None where it is not known."""
     if not run.repeats:
         return run.per_question.get(measure, {}).get(qid)
@@ -255,22 +286,48 @@ def judged_documents(qrels: Mapping[str, Qrels], qid: str) -> dict[str, list[str
 def trace_values(
     trajectory: Trajectory, labels: Labels, price: Price, passages: DocumentStore | None = None
 ) -> dict[str, Any]:
-    """What the page of a trajectory shows, for the template `trace.html`: by the `labels` of
+    """What the page of a trajectory shows, for the template: by the `labels` of
     `judged_documents` and the price of the agent's model."""
     ranks = [_ranks(call.ranking, labels) for call in trajectory.calls]
     answer = trajectory.answer
+    evidence = [_evidence(docid, labels[docid], ranks, trajectory) for docid in labels]
     return {
+        "title": f"Question {trajectory.qid}",
         "trajectory": trajectory,
         "citations": [(docid, labels.get(parent(docid), ())) for docid in answer.citations],
         "documents": [(docid, labels.get(parent(docid), ())) for docid in answer.documents],
-        "evidence": [_document(docid, labels[docid], ranks, trajectory) for docid in labels],
-        "tiers": TIERS,
+        "evidence": Table(texts("document", "judgement", "best rank", *TIERS), evidence),
         "rounds": [_round(row, n, trajectory) for n, row in enumerate(trajectory.rounds, start=1)],
         "matrix": matrix_values(trajectory, labels, passages),
         "steps": list(_steps(trajectory, labels, ranks, price)),
         "as_text": as_text,
         "number": number,
     }
+
+
+def _evidence(
+    docid: str, judged: Sequence[str], ranks: Sequence[Mapping[str, int]], trajectory: Trajectory
+) -> dict[str, TableEntry]:
+    """The row of a judged document: its best rank, and the first call in each tier, which may not
+    be recorded."""
+    ranked = [(row[docid], call) for call, row in enumerate(ranks, start=1) if docid in row]
+    first: dict[str, int] = {
+        exposure.tier: exposure.call
+        for exposure in reversed(trajectory.exposures)
+        if exposure.docid == docid
+    }
+    if ranked:
+        first["surfaced"] = min(call for _, call in ranked)
+    row = {"document": TableEntry(docid), "judgement": TableEntry("", judged=judged)}
+    for rank, call in sorted(ranked)[:1]:
+        row["best rank"] = TableEntry(rank, f"{rank:,} in call {call}", link=f"#call-{call}")
+    for tier in TIERS:
+        shown = first.get(tier, 0 if docid in trajectory.tiers.get(tier, ()) else None)
+        if shown and tier != "cited":
+            row[tier] = TableEntry(f"call {shown}", link=f"#call-{shown}")
+        else:
+            row[tier] = TableEntry("never" if shown is None else "yes")
+    return row
 
 
 def as_text(value: Any) -> str:
@@ -286,23 +343,6 @@ def _ranks(ranking: Sequence[str], labels: Labels) -> dict[str, int]:
         if docid in labels:
             ranks.setdefault(docid, rank)
     return ranks
-
-
-def _document(
-    docid: str, judged: Sequence[str], ranks: Sequence[Mapping[str, int]], trajectory: Trajectory
-) -> dict[str, Any]:
-    """A judged document, with its best rank as (rank, number of the call), and with the number of
-    the first call in each tier: None if there is none, 0 if it is not recorded."""
-    ranked = [(row[docid], call) for call, row in enumerate(ranks, start=1) if docid in row]
-    first: dict[str, int | None] = {
-        tier: 0 if docid in trajectory.tiers.get(tier, ()) else None for tier in TIERS
-    }
-    if ranked:
-        first["surfaced"] = min(call for _, call in ranked)
-    for exposure in reversed(trajectory.exposures):
-        if exposure.docid == docid:
-            first[exposure.tier] = exposure.call
-    return {"docid": docid, "judged": judged, "rank": min(ranked, default=None), "first": first}
 
 
 def _steps(
@@ -479,53 +519,48 @@ def matrix_values(
 ) -> dict[str, Any]:
     """Documents and the requirements of the last checklist.
 
-    `documents` are at most 200, first those of the answer in its order, then the others by score,
-    with a cell for each requirement (None without a score); `passages` has each passage on which a
-    score is based, with its text (empty if it is unknown) and the cells that are based on it.
+    The `table` has at most 200 documents, first those of the answer in its order, then the others
+    by score, and a column for each requirement. `passages` has each passage on which a score is
+    based, with its text (empty if it is unknown) and its `reasons`: (requirement, score,
+    rationale).
     """
     checklist = last_checklist(trajectory.rounds)
     scored = scored_documents(trajectory.rounds)
     listed = {docid: rank for rank, docid in enumerate(trajectory.answer.documents, start=1)}
     order = sorted(scored, key=lambda docid: -(scored[docid].score or 0.0))
     order.sort(key=lambda docid: listed.get(docid, len(listed) + 1))
-    documents: list[dict[str, Any]] = []
     based: dict[str, dict[str, Any]] = {}
+    rows = []
     for docid in order[:_MOST_DOCUMENTS]:
         units = {}
         if passages is not None:
             for name in scored[docid].passages:
                 with suppress(KeyError):  # the corpus may have changed
                     units[name] = passages.texts([name])[0]
-        cells: list[dict[str, Any] | None] = []
+        title = next((unit.title for unit in units.values()), "")
+        row = {
+            "document": TableEntry(docid, sub=title, judged=labels.get(parent(docid), ())),
+            "place in the answer": listed.get(docid),
+            "score": TableEntry(scored[docid].score, number(scored[docid].score, 2)),
+            "overall": scored[docid].probability,
+        }
         for place, need in enumerate(checklist, start=1):
-            row = scored[docid].requirements.get(need)
-            if row is None:
-                cells.append(None)
+            if (cell := scored[docid].requirements.get(need)) is None:
                 continue
-            verdict, unit_id = text_of(row.get("verdict")), text_of(row.get("passage"))
-            cell = {
-                "requirement": place,
-                "verdict": verdict if verdict in ("satisfied", "not", "unknown") else "unknown",
-                "score": number(number_of(row.get("score")), 2),
-                "rationale": text_of(row.get("rationale")),
-                "passage": unit_id,
-            }
-            cells.append(cell)
+            verdict, unit_id = text_of(cell.get("verdict")), text_of(cell.get("passage"))
+            kind = verdict if verdict in _SIGNS else "unknown"
+            score = f"{_SIGNS[kind]} {number(number_of(cell.get('score')), 2)}"
+            reason, link = text_of(cell.get("rationale")), ""
             if unit_id:
-                unit = units.get(unit_id)
-                based.setdefault(
-                    unit_id,
-                    {"place": len(based) + 1, "text": unit.text if unit else "", "cells": []},
-                )["cells"].append(cell)
-        documents.append(
-            {
-                "docid": docid,
-                "title": next((unit.title for unit in units.values()), ""),
-                "judged": labels.get(parent(docid), ()),
-                "listed": listed.get(docid),
-                "score": number(scored[docid].score, 2),
-                "overall": scored[docid].probability,
-                "cells": cells,
-            }
-        )
-    return {"checklist": checklist, "documents": documents, "passages": based}
+                text = units[unit_id].text if unit_id in units else ""
+                new: dict[str, Any] = {"place": len(based) + 1, "text": text, "reasons": []}
+                based.setdefault(unit_id, new)["reasons"].append((place, score, reason))
+                link = f"#passage-{based[unit_id]['place']}"
+            row[str(place)] = TableEntry(score, link=link, kind=kind, tip=reason)
+        rows.append(row)
+    shown = [
+        *texts("document"),
+        *(Column("place in the answer"), Column("score"), Column("overall", form=decimals(2))),
+        *(Column(str(n), numeric=False, tip=need) for n, need in enumerate(checklist, start=1)),
+    ]
+    return {"checklist": checklist, "table": Table(shown, rows), "passages": based}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from soundingline.toolkit.evaluation.grid import DEFAULT_POINT, GridPoint, point_settings
 from soundingline.toolkit.evaluation.tuning import HeldOut, TuningResult, best_point, ordered_points
-from soundingline.toolkit.report.measures import interval_text, probability, value_text
+from soundingline.toolkit.report.measures import decimals, interval_text, probability, value_text
 from soundingline.toolkit.report.page import (
     Column,
-    Entries,
     Figure,
     Report,
     Section,
@@ -20,10 +20,12 @@ from soundingline.toolkit.report.page import (
     TableEntry,
     TextSpan,
     page,
+    section,
+    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import heat_map
-from soundingline.toolkit.report.results import flat, settings_table
+from soundingline.toolkit.report.results import flat, measure_entry, settings_table
 
 _TOP = 20
 
@@ -56,7 +58,7 @@ def render_tuning(
         *([_maps(result, splits[1], selecting=False)] if held_out else []),
         *([_depths(result, cutoffs, splits[1])] if cutoffs else []),
         _top(result, splits),
-        Section("setup", "Setup", tables=[table]),
+        section("setup", tables=[table]),
     ]
     axes = []
     for name in result.grid.names:
@@ -70,13 +72,6 @@ def render_tuning(
         f"{result.objective}"
     )
     return page(title, subtitle, _summary(result, splits), [], sections)
-
-
-def _sides(result: TuningResult, splits: tuple[str, str]) -> list[tuple[str, NDArray[Any]]]:
-    """The objective's mean at every point: on the selecting and, if there are others, on the
-    reported questions."""
-    means = [result.means(result.objective, selecting=True), result.means(result.objective)]
-    return list(zip(splits, means, strict=True))[: 1 + (result.method == "held_out")]
 
 
 def conclusion(result: TuningResult, splits: tuple[str, str]) -> str:
@@ -127,45 +122,64 @@ def _summary(result: TuningResult, splits: tuple[str, str]) -> list[TextSpan]:
 def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
     """A row for the choice of each measure."""
     held_out = result.method == "held_out"
-    columns = [*texts("objective", "chosen point"), Column("its value", splits[0])]
-    columns += [Column("its value" if held_out else "cross-validated", splits[1])]
-    if held_out:
-        columns += [Column("best point", splits[1], numeric=False), Column("its value", splits[1])]
-    columns += [Column("optimism"), Column("plateau", f"of {len(result.grid):,} points")]
-    references = result.gains[result.objective]
-    columns += [
-        Column(f"gain over {described(point)}", splits[1] if held_out else "cross-validated")
-        for point in references
-    ]
     rows = []
     for name, choice in result.choices.items():
-        row = [TableEntry(name, mark="best" if name == result.objective else "")]
-        values = [described(result.points[choice.chosen]), value_text(choice.selected, name)]
+        gains = {
+            described(point): replace(
+                entry := measure_entry(gain.difference, name, gain.low, gain.high, sign=True),
+                sub=f"{entry.sub} p {probability(gain.p)}",
+            )
+            for point, gain in result.gains[name].items()
+        }
+        values = {"selected": choice.selected, "optimism": choice.optimism}
+        best = ""
         if isinstance(choice, HeldOut):
+            values |= {"reported": choice.chosen_value, "best": choice.best_value}
             best = described(result.points[choice.best])
-            values += [
-                value_text(choice.chosen_value, name),
-                best,
-                value_text(choice.best_value, name),
-            ]
         else:
-            values.append(value_text(choice.value, name))
-        inside = f"{int(result.plateaus[name].inside.sum()):,}"
-        row += map(TableEntry, [*values, value_text(choice.optimism, name), inside])
-        for gain in result.gains[name].values():
-            sub = f"{interval_text(gain.low, gain.high, name)} p {probability(gain.p)}"
-            row.append(TableEntry(value_text(gain.difference, name, sign=True), sub=sub))
-        rows.append(row)
-    return Section(
+            values["reported"] = choice.value
+        rows.append(
+            {
+                "objective": TableEntry(name, mark="best" if name == result.objective else ""),
+                "chosen point": described(result.points[choice.chosen]),
+                "best point": best,
+                "plateau": int(result.plateaus[name].inside.sum()),
+                **{key: measure_entry(value, name) for key, value in values.items()},
+                **gains,
+            }
+        )
+    found = Column("best point", note=splits[1], numeric=False)
+    gained = splits[1] if held_out else "cross-validated"
+    shown = [
+        *texts("objective", "chosen point"),
+        Column("its value", "selected", note=splits[0]),
+        Column("its value" if held_out else "cross-validated", "reported", note=splits[1]),
+        *([found, Column("its value", "best", note=splits[1])] if held_out else []),
+        Column("optimism"),
+        Column("plateau", form=decimals(0), note=f"of {len(result.grid):,} points"),
+        *(
+            Column(f"gain over {point}", point, note=gained)
+            for point in map(described, result.gains[result.objective])
+        ),
+    ]
+    said = sentences("choices")
+    return section(
         "choices",
-        "The choice of each objective",
-        lead="Optimism is the value of a choice on the reported questions themselves, minus the "
-        "value that a choice on other questions has on them.",
-        note="Gains are differences of means, with the 95% bootstrap interval in brackets, and the "
-        "uncorrected p value of a paired randomisation test."
-        + ("" if held_out else " Each question counts at the point chosen without its fold."),
-        tables=[Table(columns, rows)],
+        note=said["note"] if held_out else f"{said['note']} {said['folds']}",
+        tables=[Table(shown, rows)],
     )
+
+
+def _mean_columns(result: TuningResult, splits: tuple[str, str]) -> list[Column]:
+    """The objective's mean at the `place` of a point: on the selecting and, if there are others, on
+    the reported questions."""
+    name = result.objective
+
+    def mean(split: str, means: NDArray[Any]) -> Column:
+        return Column(name, lambda row: measure_entry(means[row["place"]], name), note=split)
+
+    both = mean(splits[0], result.means(name, selecting=True)), mean(splits[1], result.means(name))
+    return list(both[: 1 + (result.method == "held_out")])
 
 
 def _maps(result: TuningResult, split: str, *, selecting: bool) -> Section:
@@ -193,91 +207,70 @@ def _maps(result: TuningResult, split: str, *, selecting: bool) -> Section:
             outline=square(result.plateaus[name].inside) if selecting else None,
         )
         figures.append(Figure(svg, heading=name))
-    key = "✖ default (k1 0.9, b 0.4), ★ chosen" + (
-        ". The line surrounds the plateau: points that do not differ significantly from the "
-        "chosen one in a paired test with Holm’s correction."
-        if selecting
-        else ", ○ best on these questions themselves."
-    )
-    lead = "Mean of each measure at every point of the grid. Each map has its own colour scale."
     anchor = "maps-chosen" if selecting else "maps-reported"
-    return Section(anchor, f"Heat maps, {split}", lead=lead, figures=figures, key=key)
+    return section(anchor, {"split": split}, figures=figures)
 
 
 def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
     """The best k1 and b for each weight and tau."""
     name, grid = result.objective, result.grid
-    sides = _sides(result, splits)
     size = len(grid.k1) * len(grid.b)
     values = result.selecting.of(name)
-    rows: list[Entries] = []
+    rows = []
     for first, plane in zip(range(0, len(grid), size), grid.planes, strict=True):
         points = slice(first, first + size)
         best = first + best_point(values[:, points], grid.points[points])
         mark = "best" if plane == tuple(result.chosen()[2:]) else ""
-        rows.append(
-            [
-                *(TableEntry(f"{value:g}", mark=mark) for value in plane),
-                described(result.points[best][:2]),
-                *(value_text(means[best], name) for _, means in sides),
-            ]
-        )
-    columns = [Column("weight"), Column("tau"), Column("its k1, b", splits[0], numeric=False)]
-    columns += [Column(name, split) for split, _ in sides]
-    return Section(
+        weight, tau = (TableEntry(value, f"{value:g}", mark=mark) for value in plane)
+        point = described(result.points[best][:2])
+        rows.append({"weight": weight, "tau": tau, "its k1, b": point, "place": best})
+    within = Column("its k1, b", note=splits[0], numeric=False)
+    return section(
         "enrichment",
-        "Weight and tau",
-        lead="For each weight of the expansion and each limit tau of the filters, the k1 and b "
-        f"that are best by {name} on the selecting questions. Weight 0 is the query without "
-        "expansion.",
-        note="Bold: chosen. The heat maps are those of the chosen weight and tau.",
-        tables=[Table(columns, rows)],
+        {"measure": name},
+        tables=[
+            Table([Column("weight"), Column("tau"), within, *_mean_columns(result, splits)], rows)
+        ],
     )
 
 
 def _depths(result: TuningResult, cutoffs: Sequence[int], split: str) -> Section:
     """Recall by depth of the chosen point, the references and the best point of each depth."""
-    names = [f"R@{cutoff}" for cutoff in cutoffs]
     chosen = result.choices[result.objective].chosen
     references = map(list(result.points).index, result.gains[result.objective])
-    rows: list[list[TableEntry | str]] = []
+    names = [f"R@{cutoff}" for cutoff in cutoffs]
+    rows: list[dict[str, TableEntry]] = []
     for place in dict.fromkeys([chosen, *references]):
-        values = [value_text(result.reported.of(name)[:, place].mean(), name) for name in names]
         mark = "best" if place == chosen else ""
-        rows.append([TableEntry(described(result.points[place]), mark=mark), *values])
-    rows.append(["best point of each depth"])
+        values = {n: measure_entry(result.reported.of(n)[:, place].mean(), n) for n in names}
+        rows.append({"point": TableEntry(described(result.points[place]), mark=mark), **values})
+    rows.append({"point": TableEntry("best point of each depth")})
     for name in names:
         best = best_point(result.reported.of(name)[:, : len(result.grid)], result.grid.points)
-        value = value_text(result.means(name)[best], name)
-        rows[-1].append(TableEntry(value, sub=described(result.points[best])))
-    return Section(
+        entry = measure_entry(result.means(name)[best], name)
+        rows[-1][name] = replace(entry, sub=described(result.points[best]))
+    return section(
         "depths",
-        "Recall by depth",
-        lead="The best point of a depth is chosen on the reported questions themselves, so that "
-        "its recall is optimistic.",
-        tables=[Table([*texts("point"), *(Column(name, split) for name in names)], rows)],
+        tables=[Table([*texts("point"), *(Column(name, note=split) for name in names)], rows)],
     )
 
 
 def _top(result: TuningResult, splits: tuple[str, str]) -> Section:
     """The best points on the selecting questions."""
     name, grid, chosen = result.objective, result.grid, result.choices[result.objective].chosen
-    sides = _sides(result, splits)
     order = ordered_points(result.selecting.of(name)[:, : len(grid)], grid.points)[:_TOP]
     p_values = result.plateaus[name].p_holm
     rows = [
-        [
-            described(result.points[place]),
-            *(value_text(means[place], name) for _, means in sides),
-            "—" if place == chosen else probability(float(p_values[place])),
-        ]
+        {
+            "point": described(result.points[place]),
+            "place": place,
+            "p (Holm)": None if place == chosen else float(p_values[place]),
+        }
         for place in order
     ]
-    columns = [*texts("point"), *(Column(name, split) for split, _ in sides)]
-    columns.append(Column("p (Holm)", "compared with the chosen point"))
-    return Section(
+    p_value = Column("p (Holm)", form=probability, note="compared with the chosen point")
+    return section(
         "top",
-        f"The {len(order)} best points by {name}",
-        lead=f"Paired t-tests over the selecting questions ({splits[0]}).",
-        tables=[Table(columns, rows)],
+        {"count": len(order), "measure": name, "split": splits[0]},
+        tables=[Table([*texts("point"), *_mean_columns(result, splits), p_value], rows)],
     )

@@ -42,7 +42,8 @@ class Running(CommandProcess):
         return match[1]
 
     def ask(self, path, **body):
-        request = Request(self.address() + path, json.dumps(body).encode())
+        headers = {"Content-Type": "application/json"}
+        request = Request(self.address() + path, json.dumps(body).encode(), headers)
         with urlopen(request, timeout=60) as reply:
             return json.load(reply)
 

@@ -1,6 +1,7 @@
 """Anserini itself where it is installed (`make anserini`), against published figures, not ours; and
 PISA where it is installed, whose scores are compared with its published formula, in float64."""
 
+import logging
 import math
 import os
 import pickle
@@ -285,10 +286,13 @@ def test_a_preparation_that_was_interrupted_is_made_again(index):
 
 
 @needs_pisa
-def test_building_and_preparing_print_nothing(tmp_path, capfd):
+def test_building_and_preparing_print_nothing(tmp_path, capfd, caplog, monkeypatch):
+    logger = logging.getLogger("ir_datasets")  # which pyterrier_pisa writes to
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
     PisaEngine().build(corpus(), tmp_path / "index", corpus_fingerprint="")
     PisaEngine().open(tmp_path / "index", corpus_fingerprint="").bm25().search("alpha")
     assert capfd.readouterr() == ("", "")
+    assert not caplog.records and not logger.disabled
 
 
 @needs_pisa

@@ -30,7 +30,6 @@ from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, Weigh
 from soundingline.pipelines.enrich.phrases import (
     PhraseFile,
     PhraseSource,
-    QueryContext,
     clean,
     read_phrases,
 )
@@ -40,6 +39,7 @@ from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.links import LinkExpansion
 from soundingline.pipelines.retrieve import BM25, QueryLikelihood, Retriever
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -222,10 +222,7 @@ def test_feedback_proposes_words_of_the_documents_that_a_search_finds(collection
     # d0 is found for tide alone; its other words weigh the same and are in order.
     assert for_queries(source, collection, "tide") == [["harbour", "quay", "rope"]]
     assert for_queries(source, collection, "unknown") == [[]]
-    by_unit = dict(source.for_documents(UNITS, collection))
-    # d1 shares harbour and rope with d0, whose other words it lacks: tide twice, quay once.
-    assert by_unit["d1"] == ["tide", "quay"]
-    assert by_unit["d2"] == []  # its neighbours are its equals
+    refused("for queries, and not for documents", lambda: source.for_documents(UNITS, collection))
 
 
 def test_a_file_for_other_documents_is_refused_and_strange_ids_are_reported(
@@ -389,8 +386,8 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     compose(around(BM25()), enrichment=corpus)
 
 
-def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(collection):
-    query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=FeedbackPhrases())
+def test_a_fusion_searches_enriched_documents_where_one_of_its_retrievers_does(collection, file):
+    query, corpus = Enrichment(query=FeedbackPhrases()), Enrichment(corpus=file({"d0": ["quay"]}))
     fusion = ReciprocalRankFusion(BM25(), OtherRetriever())
     compose(fusion, enrichment=corpus)
     refused(
@@ -568,8 +565,7 @@ def test_every_task_has_a_prompt_for_each_side(task):
         (lambda: Enrichment(query=WeightedPhrases()).before(QueryLikelihood()), "apply to BM25"),
         (lambda: ModelPhrases(max_characters=0), "max_characters=0"),
         (lambda: ModelPhrases(max_characters=2.5), "max_characters=2.5"),
-        (lambda: FeedbackPhrases(query_terms=2.5), "query_terms=2.5"),
-        (lambda: FeedbackPhrases(query_terms="many"), "query_terms='many'"),
+        (lambda: FeedbackPhrases(phrases=2.5), "phrases=2.5"),
         (lambda: FeedbackPhrases(fb_docs=0), "fb_docs=0"),
     ],
 )

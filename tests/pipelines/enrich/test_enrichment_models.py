@@ -18,9 +18,9 @@ from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.enrich.doc2query import Doc2Query
 from soundingline.pipelines.enrich.enrichment import Enrichment
 from soundingline.pipelines.enrich.llm_phrases import METHODS, ModelPhrases, ModelText
-from soundingline.pipelines.enrich.phrases import QueryContext
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.retrieve import BM25
+from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -114,11 +114,14 @@ def test_without_a_text_the_query_is_searched_as_it_is(asked):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ModelText().for_documents([], None), "hyde writes texts for queries"),
+        (lambda: ModelText().for_documents([], None), "for queries, and not for documents"),
         (lambda: ModelText(method="hydra"), "method is 'hydra'"),
         (lambda: ModelText(method="chain_of_thought", task="maze"), "task is 'maze'"),
         (lambda: Enrichment(query=ModelText(), apply_to="both"), "apply_to is 'both'"),
-        (lambda: Doc2Query().for_queries([QueryContext("mill")], None), "not for queries"),
+        (
+            lambda: Doc2Query().for_queries([QueryContext("mill")], None),
+            "for documents, and not for queries",
+        ),
         (lambda: Doc2Query(top_k=0), "top_k=0"),
         (lambda: Doc2Query(model="/nothing").fingerprint, "there is no folder"),
     ],

@@ -2,6 +2,7 @@
 loops over every pair of tokens."""
 
 import json
+import pickle
 from collections import namedtuple
 
 import numpy as np
@@ -13,16 +14,18 @@ from safetensors.numpy import load_file, save_file
 from support import checkpoints
 from support.assertions import refused
 from support.needs import cases
+from support.pairs import sides
 
-from soundingline.pipelines.learned import colbert as stages
 from soundingline.pipelines.learned import vectors as module
-from soundingline.pipelines.learned.colbert import ColBERT, ColBERTReranker
+from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
 from soundingline.pipelines.learned.vectors import (
     DocumentVectors,
+    MultiVectorEngine,
     NumpySearch,
     TorchSearch,
     maxsim,
 )
+from soundingline.pipelines.rerank.colbert import ColBERTReranker
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -57,12 +60,20 @@ def encoder(model, **changed):
 @pytest.fixture(scope="module")
 def built(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "colbert"
-    encoder(model).build(UNITS, path, corpus_fingerprint="corpus")
+    engine(model).build(UNITS, path, corpus_fingerprint="corpus")
     return path
 
 
+def engine(model, **changed):
+    return colbert_retriever(str(model), **{**EXACT, **changed}).engine
+
+
 def opened(model, built, search="numpy"):
-    return encoder(model, compute=search).open(built, corpus_fingerprint="corpus")
+    return engine(model, compute=search).open(built, corpus_fingerprint="corpus")
+
+
+def searched(index, made, texts, depth=100):
+    return (made >> index.retriever(depth=depth))(frame(*texts))
 
 
 def frame(*texts):
@@ -107,8 +118,8 @@ def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
 def test_lengths_are_those_that_are_asked_for(model):
     long = "the old mill by the river " * 20
     own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
-    assert own.read([long, "the"])[1] == [48, 4]
-    assert short.read([long, "the"])[1] == [10, 4]
+    assert own.tokenize([long, "the"])[1] == [48, 4]
+    assert short.tokenize([long, "the"])[1] == [10, 4]
     assert short.lengths([long]) == [123]
     assert len(short.encode([long])[0]) == 10
     assert len(own.encode_queries(["mill"])[0]) == 12
@@ -130,7 +141,7 @@ def test_the_ranking_is_that_of_loops_over_all_tokens(model, built, search):
     asked = ["who built the mill", "river"]
     made = encoder(model)
     documents = made.encode([unit.contents for unit in UNITS])
-    found = opened(model, built, search).retriever(depth=len(UNITS))(frame(*asked))
+    found = searched(opened(model, built, search), made, asked, len(UNITS))
     rankings = [hits for _, hits in found.groupby("qid", sort=False)]
     for query, hits in zip(made.encode_queries(asked), rankings, strict=True):
         exact = {
@@ -150,18 +161,18 @@ def test_scores_are_those_of_the_library(model, built):
     theirs = library.similarity(
         library.encode_query(["who built the mill"]), library.encode_document(texts)
     )[0].tolist()
-    ours = opened(model, built).retriever(depth=100)(frame("who built the mill"))
+    ours = searched(opened(model, built), encoder(model), ["who built the mill"])
     scores = dict(zip(ours["docno"], ours["score"], strict=True))
     np.testing.assert_allclose([scores[unit.unit_id] for unit in UNITS], theirs, atol=1e-4)
 
 
 def test_half_precision_halves_the_file_and_hardly_moves_a_score(model, built, tmp_path):
-    half = encoder(model, storage="float16")
+    half = engine(model, storage="float16")
     half.build(UNITS, tmp_path / "half", corpus_fingerprint="corpus")
     index = half.open(tmp_path / "half")
     whole = opened(model, built)
     assert index.documents.vectors.nbytes * 2 == whole.documents.vectors.nbytes
-    ours, theirs = (each.retriever()(frame("the river")) for each in (index, whole))
+    ours, theirs = (searched(each, encoder(model), ["the river"]) for each in (index, whole))
     merged = ours.merge(theirs, on="docno")
     np.testing.assert_allclose(merged["score_x"], merged["score_y"], atol=5e-3)
     refused("another encoder", lambda: half.open(built))
@@ -183,32 +194,32 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     model, tmp_path, monkeypatch
 ):
     usage = namedtuple("usage", "total used free")
-    tokens = sum(encoder(model).read([unit.contents for unit in UNITS])[1])
+    tokens = sum(encoder(model).tokenize([unit.contents for unit in UNITS])[1])
     retriever = "soundingline.pipelines.learned.retriever.encoded"
     monkeypatch.setattr(retriever, lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
     disk = usage(0, 0, 2 * tokens * 16 * 4 - 1)
     monkeypatch.setattr("shutil.disk_usage", lambda path: disk)
     with pytest.raises(InputError, match=r"the vectors of 42 units, .* GB .* free") as caught:
-        encoder(model).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
+        engine(model).build(UNITS, tmp_path / "i", corpus_fingerprint="c")
     assert "reranker=colbert" in str(caught.value)
     # A byte that a killed build has written is not needed again.
     (tmp_path / "i.encoding").mkdir()
     (tmp_path / "i.encoding" / "block").write_bytes(b"x")
-    encoder(model).check_disk(UNITS, tmp_path / "i")
+    engine(model).check_disk(UNITS, tmp_path / "i")
 
 
 def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model, monkeypatch):
     bert = checkpoints.save_bert(tmp_path / "bert")
     single = checkpoints.save_sentence_model(tmp_path / "single")
     for path in (bert, single):
-        with pytest.raises(InputError, match="no multi-vector checkpoint"):
+        with pytest.raises(InputError, match="not a multi-vector checkpoint"):
             encoder(path).encode(["x"])
     refused("no folder", lambda: encoder(tmp_path / "none").encode(["x"]))
     refused("hf download no/model", lambda: ColBERT("no/model", **EXACT).encode(["x"]))
     refused("float16, float32", lambda: encoder(model, storage="int8"))
     refused("max_length=2", lambda: encoder(model, max_length=2))
-    refused("numpy, torch", lambda: encoder(model, compute="faiss"))
+    refused("numpy, torch", lambda: engine(model, compute="faiss"))
 
 
 def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_path, model):
@@ -223,7 +234,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     metadata = {"query_maxlen": 32, "doc_maxlen": 24, "mask_punctuation": True}
     (bert / "artifact.metadata").write_text(json.dumps(metadata))
     made = encoder(bert)
-    assert made.read(["the mill " * 30])[1] == [24]
+    assert made.tokenize(["the mill " * 30])[1] == [24]
     assert len(made.encode_queries(["the mill"])[0]) == 32
     ids = [IDS[word] for word in ("[CLS]", "[D]", "the", "mill", ".", "[SEP]")]
     same = checkpoints.save_bert(tmp_path / "same")
@@ -364,7 +375,7 @@ def stage_of(model, **changed):
 
 def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(model):
     scorer = stage_of(model, max_length=16)
-    scorer.score(PAIRS)
+    scorer.score(*sides(PAIRS))
     assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
 
 
@@ -392,12 +403,16 @@ class Drawn(ColBERT):
     arrays, _ = drawn(600)
     encoded = 0
 
-    def read(self, texts):
+    def tokenize(self, texts):
         return list(texts), [1] * len(texts)
 
     def encode_batch(self, items):
         Drawn.encoded += len(items)
         return [self.arrays[int(item or 0)] for item in items]
+
+
+def drawn_engine(model, **settings):
+    return MultiVectorEngine(Drawn(str(model), **EXACT), compression="ivf_pq", **settings)
 
 
 NUMBERED = [Unit(f"d{n}", "", str(n)) for n in range(600)]
@@ -408,7 +423,7 @@ def compressed(model, tmp_path_factory):
     # Its threads would wait for each other on a machine with other work.
     pytest.importorskip("faiss", reason="the extra faiss is not installed").omp_set_num_threads(1)
     path = tmp_path_factory.mktemp("compressed") / "colbert"
-    retriever = Drawn(str(model), **EXACT, compression="ivf_pq")
+    retriever = drawn_engine(model)
     retriever.build(NUMBERED, path, corpus_fingerprint="corpus")
     return path
 
@@ -417,7 +432,7 @@ def test_a_compressed_index_finds_what_exact_search_finds(model, compressed):
     ends = np.cumsum([0, *map(len, Drawn.arrays)], dtype=np.int64)
     exact = NumpySearch(DocumentVectors(np.concatenate(Drawn.arrays), ends))
     queries, shared, scored = drawn(600)[1], [], []
-    retriever = Drawn(str(model), **EXACT, compression="ivf_pq")
+    retriever = drawn_engine(model)
     index = retriever.open(compressed, corpus_fingerprint="corpus")
     for number, (query, best) in enumerate(zip(queries, exact(queries, 100), strict=True)):
         ((found, scores),) = index.rank([query], None, 100)
@@ -438,11 +453,11 @@ def test_a_compressed_index_finds_what_exact_search_finds(model, compressed):
 def test_more_documents_than_are_rescored_are_first_ordered_by_their_centroids(
     model, compressed, monkeypatch
 ):
-    retriever = Drawn(str(model), **EXACT, compression="ivf_pq", probes=1000)
+    retriever = drawn_engine(model, probes=1000)
     index = retriever.open(compressed)
     queries = drawn(600)[1]
     every = index._search(queries, 10)
-    monkeypatch.setattr(stages, "_LEAST", 40)
+    monkeypatch.setattr(module, "_LEAST", 40)
     few = index._search(queries, 10)
     assert [best.numbers[0] for best in few] == list(range(10))
     shared = [len({*a.numbers} & {*b.numbers}) for a, b in zip(every, few, strict=True)]
@@ -462,10 +477,10 @@ def test_a_build_killed_while_it_compresses_keeps_the_encoding_and_leaves_no_ind
     model, tmp_path, monkeypatch
 ):
     pytest.importorskip("faiss", reason="the extra faiss is not installed").omp_set_num_threads(1)
-    retriever, path = Drawn(str(model), **EXACT, compression="ivf_pq"), tmp_path / "index"
+    retriever, path = drawn_engine(model), tmp_path / "index"
     with monkeypatch.context() as patch:
         patch.setattr(
-            stages, "_write_postings", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            module, "_write_postings", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             retriever.build(NUMBERED, path, corpus_fingerprint="corpus")
@@ -476,22 +491,33 @@ def test_a_build_killed_while_it_compresses_keeps_the_encoding_and_leaves_no_ind
     assert len(retriever.open(path)) == 600 and not (tmp_path / "index.encoding").exists()
 
 
+def test_an_index_is_searched_as_its_engine_says_also_in_another_process(model, built, compressed):
+    for search, kind in (("numpy", NumpySearch), ("torch", TorchSearch)):
+        index = opened(model, built, search)
+        again = pickle.loads(pickle.dumps(index))
+        assert type(index._search) is type(again._search) is kind and index == again
+    assert opened(model, built, "numpy") != opened(model, built, "torch")
+    index = drawn_engine(model, probes=7).open(compressed)
+    again = pickle.loads(pickle.dumps(index))
+    assert index.probes == again.probes == again._search._probes == 7
+
+
 def test_compression_changes_the_index_and_probes_do_not(model, built, compressed):
-    kept, other = encoder(model), encoder(model, compression="ivf_pq")
+    kept, other = engine(model), engine(model, compression="ivf_pq")
     assert kept.fingerprint != other.fingerprint
-    assert other.fingerprint == encoder(model, compression="ivf_pq", probes=2).fingerprint
+    assert other.fingerprint == engine(model, compression="ivf_pq", probes=2).fingerprint
     refused("with other settings", lambda: other.open(built))
     refused("with other settings", lambda: kept.open(compressed))
 
 
 def test_what_compression_cannot_do_is_told_in_one_line(model, tmp_path, compressed, monkeypatch):
-    refused("none, ivf_pq", lambda: encoder(model, compression="int4"))
-    refused("probes=0", lambda: encoder(model, compression="ivf_pq", probes=0))
-    refused("valid: compute=numpy", lambda: encoder(model, compression="ivf_pq", compute="torch"))
+    refused("none, ivf_pq", lambda: engine(model, compression="int4"))
+    refused("probes=0", lambda: engine(model, compression="ivf_pq", probes=0))
+    refused("valid: compute=numpy", lambda: engine(model, compression="ivf_pq", compute="torch"))
     with pytest.raises(InputError, match="8192 vectors or more"):
-        encoder(model, compression="ivf_pq").build(UNITS, tmp_path / "i", corpus_fingerprint="c")
-    index = Drawn(str(model), **EXACT, compression="ivf_pq").open(compressed)
+        engine(model, compression="ivf_pq").build(UNITS, tmp_path / "i", corpus_fingerprint="c")
+    index = drawn_engine(model).open(compressed)
     refused(r"valid: \[tokens, 16\]", lambda: index.rank([np.ones((3, 8), np.float32)], None, 5))
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[faiss\]'"):
-        _ = encoder(model, compression="ivf_pq").fingerprint
+        _ = engine(model, compression="ivf_pq").fingerprint

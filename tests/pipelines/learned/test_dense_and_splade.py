@@ -4,12 +4,17 @@ tiny random checkpoint, against transformers in float32; impacts against sums ov
 matrix."""
 
 import hashlib
+import json
+import shutil
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 import pytest
+from lz4.frame import LZ4FrameFile
 from omegaconf import OmegaConf
 from support import checkpoints
 from support.assertions import refused
@@ -18,9 +23,17 @@ from support.checkpoints import SPLADE_WORDS as WORDS
 from support.checkpoints import write_splade
 from support.needs import cases
 
-from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.dense import Dense, dense_retriever
 from soundingline.pipelines.learned.encoding import SPARSE, Block
-from soundingline.pipelines.learned.splade import ImpactIndex, Sparta, Splade
+from soundingline.pipelines.learned.retriever import LearnedRetriever
+from soundingline.pipelines.learned.splade import (
+    ImpactEngine,
+    ImpactIndex,
+    Sparta,
+    Splade,
+    splade_retriever,
+)
+from soundingline.pipelines.learned.vectors import VectorEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
@@ -153,12 +166,12 @@ def test_e5_is_read_as_its_model_card_says(folder):
 def test_a_long_text_is_cut_behind_and_keeps_its_end_token(qwen, llama):
     text = "the mill stands by the river"
     own = Dense(str(qwen), pooling="last", max_length=12, **EXACT)
-    assert own.read([text, "the"])[1] == [12, 4]
+    assert own.tokenize([text, "the"])[1] == [12, 4]
     assert_pooled(own.encode([text])[0], body(qwen), [*byte_ids(text, 1)[:11], 0], atol=1e-6)
     ended = Dense(
         str(llama), pooling="last", append_eos=True, max_length=12, document_prefix="p: ", **EXACT
     )
-    assert ended.read([text, "the"])[1] == [12, 8]
+    assert ended.tokenize([text, "the"])[1] == [12, 8]
     cut = [0, *byte_ids("p: " + text, 2)[:10], 1]
     assert_pooled(ended.encode([text])[0], body(llama), cut, atol=1e-6)
 
@@ -205,7 +218,7 @@ def test_a_given_prefix_and_length_replace_those_of_the_checkpoint(sentence_mode
     encoder = Dense(str(sentence_model), document_prefix="river ", max_length=8, **EXACT)
     plain = Dense(str(sentence_model), document_prefix="", max_length=8, **EXACT)
     texts = ["the old mill", "the old mill stands by the river"]
-    assert encoder.read(texts)[1] == [6, 8]
+    assert encoder.tokenize(texts)[1] == [6, 8]
     found = [*encoder.encode(texts[:1]), *plain.encode(texts[1:])]
     expected = plain.encode(["river the old mill", "the old mill stands by the"])
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -217,8 +230,8 @@ def test_a_sentence_transformers_checkpoint_is_read_at_its_own_length_unless_one
     text = "mill " * 99
     own = Dense(str(sentence_model), **EXACT)
     given = Dense(str(sentence_model), max_length=80, query_max_length=80, **EXACT)
-    assert own.read([text])[1] == [64]
-    assert given.read([text])[1] == [80]
+    assert own.tokenize([text])[1] == [64]
+    assert given.tokenize([text])[1] == [80]
     np.testing.assert_allclose(own.encode([text])[0], given.encode(["mill " * 61])[0], atol=1e-6)
     assert np.abs(own.encode_queries([text])[0] - given.encode_queries([text])[0]).max() > 1e-4
     with pytest.raises(InputError, match="at most 1024, the positions of this model"):
@@ -247,6 +260,31 @@ def test_our_pooling_is_that_of_sentence_transformers_which_pads_in_front(qwen, 
     np.testing.assert_allclose(ours.encode_queries(texts), theirs.encode_queries(texts), atol=1e-5)
 
 
+def test_a_network_in_a_folder_of_its_own_is_read_and_checked(sentence_model, tmp_path):
+    """As sentence-transformers wrote its checkpoints before version 2."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    own = tmp_path / "model" / "0_Transformer"
+    shutil.copytree(sentence_model, tmp_path / "model")
+    own.mkdir()
+    for path in (tmp_path / "model").glob("*"):
+        if path.is_file() and path.name not in (
+            "modules.json",
+            "config_sentence_transformers.json",
+        ):
+            path.rename(own / path.name)
+    modules = tmp_path / "model" / "modules.json"
+    first, *others = json.loads(modules.read_text("utf-8"))
+    modules.write_text(json.dumps([{**first, "path": own.name}, *others]), "utf-8")
+    texts = ["the old mill"]
+    expected = Dense(str(sentence_model), **EXACT).encode(texts)
+    np.testing.assert_array_equal(Dense(str(tmp_path / "model"), **EXACT).encode(texts), expected)
+    weights = safetensors.load_file(own / "model.safetensors")
+    weights.pop("embeddings.word_embeddings.weight")
+    safetensors.save_file(weights, own / "model.safetensors", {"format": "pt"})
+    it = Dense(str(tmp_path / "model"), **EXACT)
+    refused("no weights for embeddings.word_embeddings", lambda: it.encode(texts))
+
+
 def test_wrong_settings_are_refused_with_what_is_valid(qwen, llama):
     refused("last, mean, cls", lambda: Dense("any", pooling="max"))
     refused("pooling: last", lambda: Dense("any", append_eos=True))
@@ -265,32 +303,39 @@ UNITS = [
 ]
 
 
-def engine(qwen, **settings):
+def retriever(qwen, **settings):
     exact = {"pooling": "last", "dtype": "float32", "device": "cpu", "query_prefix": "q: "}
-    return Dense(str(qwen), **{**exact, **settings})
+    return dense_retriever(str(qwen), **{**exact, **settings})
 
 
 @pytest.fixture(scope="module")
 def built(qwen, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "dense"
-    engine(qwen).build(UNITS, path, corpus_fingerprint="corpus")
+    retriever(qwen).engine.build(UNITS, path, corpus_fingerprint="corpus")
     return path
 
 
 def opened(qwen, built, **settings):
-    return engine(qwen, **settings).open(built, corpus_fingerprint="corpus")
+    index = retriever(qwen).engine.open(built, corpus_fingerprint="corpus")
+    return LearnedRetriever(retriever(qwen).engine, index=index, **settings)
 
 
 def test_wrong_queries_are_refused(qwen, built):
-    retriever = opened(qwen, built).retriever()
+    whole = opened(qwen, built)
     with pytest.raises(InputError, match="query holds nan"):
-        retriever(pd.DataFrame({"qid": ["1"], "query": [float("nan")]}))
+        whole(pd.DataFrame({"qid": ["1"], "query": [float("nan")]}))
     with pytest.raises(InputError, match=r"shape \[3\].*valid: \[32\]"):
-        retriever(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(3)]}))
+        whole(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(3)]}))
     with pytest.raises(InputError, match=r"shape \[3\]"):
-        retriever(pd.DataFrame({"qid": ["1", "2"], "query_vec": [np.ones(3), np.ones(4)]}))
-    refused("numpy, torch", lambda: engine(qwen, compute="faiss"))
-    refused("depth=0", lambda: opened(qwen, built).retriever(depth=0))
+        whole(pd.DataFrame({"qid": ["1", "2"], "query_vec": [np.ones(3), np.ones(4)]}))
+    refused("numpy, torch", lambda: retriever(qwen, compute="faiss"))
+    refused("depth=0", lambda: opened(qwen, built, depth=0))
+
+
+class Anything:
+    """An index that nobody searches."""
+
+    supports = frozenset()
 
 
 @pytest.mark.parametrize(("whole", "length"), [(True, 32), (False, 16)])
@@ -301,12 +346,15 @@ def test_whole_documents_may_have_a_length_of_their_own(qwen, whole, length):
         engines.append(engine)
         return "index"
 
-    retriever = Dense(
+    retriever = dense_retriever(
         str(qwen), pooling="last", depth=7, max_length=16, document_max_length=32, device="cpu"
     )
     collection = Collection("c1", open_index=open_index, whole_documents=whole)
     assert retriever.index_in(collection) == "index"
-    assert engines[0].read(["word " * 99])[1] == [length]
+    collection = replace(collection, open_index=lambda engine: engines.append(engine) or Anything())
+    bound = retriever.bind(collection)
+    assert bound.engine.encoder is engines[-1].encoder  # one model for units and queries
+    assert engines[0].encoder.tokenize(["word " * 99])[1] == [length]
 
 
 # Of model.safetensors at huggingface.co/sentence-transformers/all-MiniLM-L6-v2.
@@ -344,9 +392,10 @@ def test_rankings_are_those_of_sentence_transformers_and_brute_force(
     expected = published.encode(questions["query"].tolist(), **exactly) @ vectors.T
 
     depth = min(40, most - 4)
-    retriever = Dense(minilm, dtype="float32", device="cpu", depth=depth)
-    retriever.build(units, tmp_path / "dense", corpus_fingerprint="c")
-    ranking = retriever.open(tmp_path / "dense").retriever(depth=depth)(questions)
+    engine = VectorEngine(Dense(minilm, dtype="float32", device="cpu"))
+    engine.build(units, tmp_path / "dense", corpus_fingerprint="c")
+    index = engine.open(tmp_path / "dense")
+    ranking = LearnedRetriever(engine, index=index, depth=depth)(questions)
     numbers = {unit.unit_id: number for number, unit in enumerate(units)}
     for qid, exact in zip(questions["qid"], expected, strict=True):
         hits = ranking[ranking["qid"] == qid]
@@ -455,7 +504,7 @@ def test_a_long_text_is_read_to_max_length_special_tokens_included(checkpoint):
     words = [str(word) for word in random.choice(WORDS, 80)]
     made = encoder(checkpoint, max_length=12)
     read, longer = " ".join(words[:10]), " ".join(words)
-    assert made.read([read, longer, ""])[1] == [12, 12, 2]
+    assert made.tokenize([read, longer, ""])[1] == [12, 12, 2]
     kept, cut = made.encode([read, longer])
     np.testing.assert_array_equal(kept, cut)
     (less,) = made.encode([" ".join(words[:9])])
@@ -466,7 +515,7 @@ def test_special_tokens_in_a_text_are_text(checkpoint):
     made = encoder(checkpoint)
     masked, word = made.encode(["ban [MASK] kora", "ban mask kora"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, split_special_tokens=True)
-    assert made.read(["ban [MASK] kora"])[1] == [len(tokenizer("ban [MASK] kora")["input_ids"])]
+    assert made.tokenize(["ban [MASK] kora"])[1] == [len(tokenizer("ban [MASK] kora")["input_ids"])]
     model = transformers.AutoModelForMaskedLM.from_pretrained(checkpoint).eval()
     with torch.no_grad():
         logits = model(**tokenizer("ban [MASK] kora", return_tensors="pt")).logits[0]
@@ -492,20 +541,20 @@ def test_what_is_not_a_number_stays_for_whoever_checks(checkpoint, dtype):
 def test_queries_are_weights_by_term_and_are_computed_once(checkpoint, monkeypatch):
     made = encoder(checkpoint)
     asked = ["ban kora", "lin", "ban kora", "lone \ud800"]
-    first = made.queries(asked)
+    first = made.encode_queries(asked)
     expected = direct(checkpoint, ["ban kora", "lin", "ban kora", "lone ?"])
     for weights, row in zip(first, expected, strict=True):
         assert set(weights) == {made.vocabulary[n] for n in np.flatnonzero(row > 0)}
         for term, weight in weights.items():
             assert weight == pytest.approx(row[made.vocabulary.index(term)], abs=2e-6)
     monkeypatch.setattr(made, "_run", None)  # would fail if it were called
-    assert made.queries(asked) == first
+    assert made.encode_queries(asked) == first
     with pytest.raises(TypeError):
-        made.queries(["a new one"])
+        made.encode_queries(["a new one"])
 
 
 def splade(opened, **settings):
-    return Splade(**settings).bind(Collection("c1", open_index=opened))
+    return splade_retriever(**settings).bind(Collection("c1", open_index=opened))
 
 
 def indexed(root, units):
@@ -587,13 +636,14 @@ def test_sparta_ranks_by_the_sum_over_the_tokens_of_the_query(terms, tmp_path):
     units = corpus(60)
     settings = {"dtype": "float32", "max_length": 40, "batch_tokens": 200}
     settings |= {} if terms is None else {"terms": terms}
-    made = Sparta(str(folder), depth=DEPTH, **settings)
+    made = Sparta(str(folder), **settings)
     expected = sparta_by_hand(folder, [unit.contents for unit in units], terms)
     arrays = made.encode([unit.contents for unit in units])
     np.testing.assert_allclose(dense(arrays, len(made.vocabulary)), expected, atol=2e-6)
     assert 0 < (expected > 0).mean() < 0.9
 
-    bound = made.bind(Collection("c1", open_index=indexed(tmp_path, units)))
+    stage = LearnedRetriever(ImpactEngine(made, scale=None), depth=DEPTH)
+    bound = stage.bind(Collection("c1", open_index=indexed(tmp_path, units)))
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     # A repeated token counts twice; unknown words and special tokens count nothing.
     query = f"{WORDS[0]} {WORDS[7]} {WORDS[0]} xyzzy [MASK]"
@@ -607,7 +657,7 @@ def test_sparta_ranks_by_the_sum_over_the_tokens_of_the_query(terms, tmp_path):
 
 
 def test_sparta_refuses_a_checkpoint_with_a_head(checkpoint):
-    with pytest.raises(InputError, match="no encoder without a head"):
+    with pytest.raises(InputError, match="is not an encoder without a head"):
         _ = Sparta(str(checkpoint)).fingerprint
     with pytest.raises(InputError, match="terms"):
         Sparta(str(checkpoint), terms=0)
@@ -621,7 +671,7 @@ def test_a_query_model_of_its_own_encodes_the_queries(checkpoint, tmp_path):
     opened = indexed(tmp_path, corpus(30))
     two = splade(opened, model=str(checkpoint), query_model=str(other), **settings)
     frame = pd.DataFrame({"qid": ["q1"], "query": ["ban kora lin"]})
-    given = frame.assign(query_toks=[encoder(other).queries(["ban kora lin"])[0]])
+    given = frame.assign(query_toks=[encoder(other).encode_queries(["ban kora lin"])[0]])
     assert two(frame)["docno"].tolist() == two(given)["docno"].tolist()
     one = splade(opened, model=str(checkpoint), **settings)
     assert one(frame)["score"].tolist() != two(frame)["score"].tolist()
@@ -641,7 +691,7 @@ def test_models_that_cannot_serve_are_told_in_a_line(checkpoint, tmp_path, monke
     model.bert.save_pretrained(tmp_path / "headless")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "headless" / name).write_bytes((checkpoint / name).read_bytes())
-    with pytest.raises(InputError, match=r"gives terms no weights \(BertModel\)"):
+    with pytest.raises(InputError, match=r"gives terms no weights .*bert: BertModel"):
         splade(opened, model=str(tmp_path / "headless"), max_length=POSITIONS)
     with pytest.raises(InputError, match=f"max_length=512.*at most {POSITIONS}"):
         splade(opened, model=str(checkpoint), max_length=512)
@@ -673,7 +723,7 @@ def blocks(matrix, size=300):
 
 
 def build(matrix, path, **others):
-    return ImpactIndex.build(blocks(matrix), TERMS, path, **others)
+    return ImpactIndex.build(blocks(matrix), path, vocabulary=TERMS, **others)
 
 
 def drawn_query(random, whole):
@@ -721,10 +771,81 @@ def test_postings_hold_rounded_weights_and_drop_those_that_round_to_nothing(tmp_
 def test_a_build_in_many_passes_gives_the_same_bytes(tmp_path, monkeypatch):
     matrix = weights(700)
     build(matrix, tmp_path / "one", memory_mb=16)
-    monkeypatch.setattr("soundingline.pipelines.learned.splade._MB", 1000)
+    monkeypatch.setattr("soundingline.pipelines.learned.splade.MB", 1000)
     build(matrix, tmp_path / "many", memory_mb=1)
     for path in sorted((tmp_path / "one").glob("[!.]*")):
         assert path.read_bytes() == (tmp_path / "many" / path.name).read_bytes()
+
+
+def documents_of(matrix):
+    """The rows of a matrix as PyTerrier's indexers take them; some without any term."""
+    return [
+        {"docno": f"d{n}", "toks": {TERMS[t]: float(row[t]) for t in np.flatnonzero(row)}}
+        for n, row in enumerate(matrix)
+    ]
+
+
+@pytest.mark.parametrize("form", [list, iter, pd.DataFrame])
+@pytest.mark.parametrize("scale", [100, None], ids=["hundredths", "exact"])
+def test_documents_with_weights_are_indexed_whatever_they_come_in(
+    form, scale, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("soundingline.pipelines.learned.splade._AT_ONCE", 7)
+    matrix = weights(300)
+    index = ImpactIndex.build(form(documents_of(matrix)), tmp_path / "index", scale=scale)
+    assert len(index) == 300
+    assert index.docnos.take(np.arange(300)).tolist() == [f"d{n}" for n in range(300)]
+    impacts = matrix if scale is None else np.rint(matrix.astype(float) * scale)
+    for number, term in enumerate(TERMS):
+        held = np.flatnonzero(impacts[:, number])
+        documents, found = index.postings(term)
+        assert documents.tolist() == held.tolist()
+        assert found.tolist() == impacts[held, number].tolist()
+    assert [path.name for path in tmp_path.iterdir()] == ["index"]
+    assert not (tmp_path / "index" / "work").exists()
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([], "there is no document to index"),
+        (
+            [{"docno": "d1", "toks": {}}, {"docno": "d1", "toks": {}}],
+            "document 2 has the docno 'd1'",
+        ),
+        ([{"docno": "", "toks": {}}], "document 1 has the docno ''"),
+        ([{"docno": 1.5, "toks": {}}], "document 1 has the docno 1.5"),
+        ([{"docno": "d1", "text": "mill"}], "valid: a mapping with docno, and toks"),
+        (
+            pd.DataFrame({"docno": ["d1"], "text": ["mill"]}),
+            "valid: a mapping with docno, and toks",
+        ),
+        ([{"docno": "d1", "toks": ["mill"]}], "valid: a mapping with docno, and toks"),
+        ([{"docno": "d1", "toks": {"mill": -1.0}}], "weight -1.0 of term 'mill'"),
+    ],
+)
+def test_documents_that_are_not_weighted_are_refused_and_leave_nothing(
+    documents, message, tmp_path
+):
+    refused(message, lambda: ImpactIndex.build(documents, tmp_path / "index"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_impact_index_is_an_artifact(tmp_path):
+    index = build(weights(50), tmp_path / "index", corpus_fingerprint="c")
+    assert ImpactIndex.load(index.path) == index == ImpactIndex(index.path)
+    kind = ("sparse_index", "soundingline_impacts")
+    assert pt.inspect.artifact_type_format(index) == kind
+    opened = pt.Artifact.load(str(index.path), corpus_fingerprint="c")
+    assert isinstance(opened, ImpactIndex) and opened == index
+    refused("another corpus", lambda: pt.Artifact.load(str(index.path), corpus_fingerprint="o"))
+    metadata = {}
+    package = Path(index.build_package(verbose=False, metadata_out=metadata))
+    assert (metadata["type"], metadata["format"]) == kind
+    with LZ4FrameFile(package) as stream, tarfile.open(fileobj=stream) as files:
+        files.extractall(tmp_path / "moved", filter="data")
+    moved = pt.Artifact.load(str(tmp_path / "moved"))
+    assert moved.search({"term3": 2.0})[1].tolist() == index.search({"term3": 2.0})[1].tolist()
 
 
 def test_terms_and_weights_without_meaning_find_nothing_or_are_refused(tmp_path):
@@ -746,7 +867,7 @@ class Table:
     def __init__(self, known):
         self.known, self.calls = known, 0
 
-    def queries(self, texts):
+    def encode_queries(self, texts):
         self.calls += 1
         return [self.known[text] for text in texts]
 
@@ -759,7 +880,7 @@ def test_a_frame_keeps_its_columns_and_ranks_each_query(tmp_path):
         [["q1", "first", "a"], ["q2", "second", "b"], ["q3", "first", "c"]],
         columns=["qid", "query", "note"],
     )
-    out = index.retriever(encoder, depth=7)(frame)
+    out = LearnedRetriever(ImpactEngine(encoder), index=index, depth=7)(frame)
     assert list(out.columns) == ["qid", "query", "note", "docno", "score", "rank"]
     assert out.groupby("qid").size().to_dict() == {"q1": 7, "q3": 7}
     assert out["rank"].tolist() == [*range(7), *range(7)]
@@ -784,7 +905,7 @@ def test_given_weights_are_taken_as_they_are_and_need_no_encoder(tmp_path):
 
 def test_bad_frames_are_refused(tmp_path):
     retriever = build(weights(50), tmp_path / "index").retriever()
-    with pytest.raises(InputError, match="no encoder for the queries"):
+    with pytest.raises(pt.validate.InputValidationError, match="query_toks"):
         retriever(pd.DataFrame({"qid": ["q1"], "query": ["text"]}))
     with pytest.raises(InputError, match="a dict of index terms to weights"):
         retriever(pd.DataFrame({"qid": ["q1"], "query_toks": ["term1"]}))

@@ -1,12 +1,15 @@
 """What every retriever by a model and its index must do, one row a class; and how a corpus is
 encoded: order, blocks on disk, shards, resuming after a kill, bad input."""
 
+import inspect
 import json
 import multiprocessing
 import pickle
 import random
+import re
 import shutil
 import signal
+import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyterrier as pt
 import pytest
+from lz4.frame import LZ4FrameFile
 from support import checkpoints
 
-from soundingline.pipelines import models
+from soundingline.pipelines import device
+from soundingline.pipelines.checkpoint import Checkpoint
 from soundingline.pipelines.index_folder import Shard
-from soundingline.pipelines.learned.colbert import ColBERT
-from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
+from soundingline.pipelines.learned.dense import Dense, dense_retriever
 from soundingline.pipelines.learned.encoding import (
     SPARSE,
     Blocks,
@@ -28,8 +34,13 @@ from soundingline.pipelines.learned.encoding import (
     encode_shard,
     merged,
 )
-from soundingline.pipelines.learned.retriever import LearnedRetriever
-from soundingline.pipelines.learned.splade import Sparta, Splade
+from soundingline.pipelines.learned.splade import (
+    Sparta,
+    Splade,
+    sparta_retriever,
+    splade_retriever,
+)
+from soundingline.pipelines.learned.vectors import VectorEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -41,9 +52,10 @@ CPU = {"device": "cpu", "dtype": "float32"}
 
 
 class Row(NamedTuple):
-    """A class: how a checkpoint is saved, its words, arguments of all, and arguments that change
-    the index."""
+    """A retriever and the class of its encoder: how a checkpoint is saved, its words, arguments of
+    all, and arguments that change the index."""
 
+    retriever: Any
     kind: Any
     save: Any
     words: tuple[str, ...]
@@ -55,6 +67,7 @@ class Row(NamedTuple):
 WORDS = checkpoints.EMBEDDER_WORDS[:12]
 ROWS = {
     "dense": Row(
+        dense_retriever,
         Dense,
         checkpoints.save_sentence_model,
         WORDS,
@@ -63,6 +76,7 @@ ROWS = {
         "vectors.npy",
     ),
     "pooled": Row(
+        dense_retriever,
         Dense,
         checkpoints.save_qwen,
         WORDS,
@@ -71,6 +85,7 @@ ROWS = {
         "vectors.npy",
     ),
     "colbert": Row(
+        colbert_retriever,
         ColBERT,
         checkpoints.save_multi_vector,
         WORDS,
@@ -79,6 +94,7 @@ ROWS = {
         "offsets.npy",
     ),
     "splade": Row(
+        splade_retriever,
         Splade,
         checkpoints.write_splade,
         checkpoints.SPLADE_WORDS[:12],
@@ -87,10 +103,11 @@ ROWS = {
         "documents.bin",
     ),
     "sparta": Row(
+        sparta_retriever,
         Sparta,
         lambda folder, seed=0: checkpoints.write_splade(folder, kind="encoder", seed=seed),
         checkpoints.SPLADE_WORDS[:12],
-        {},
+        {"scale": None},
         ({"scale": 100}, {"terms": 9}),
         "documents.bin",
     ),
@@ -110,7 +127,7 @@ def model(row, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def make(row, model):
-    return lambda **given: row.kind(**{"model": model, **CPU, **row.settings, **given})
+    return lambda **given: row.retriever(**{"model": model, **CPU, **row.settings, **given})
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +142,7 @@ def units(row):
 @pytest.fixture(scope="module")
 def built(make, units, tmp_path_factory):
     path = tmp_path_factory.mktemp("indexes") / "index"
-    make().build(units, path, corpus_fingerprint="c")
+    make().engine.build(units, path, corpus_fingerprint="c")
     return path
 
 
@@ -136,7 +153,7 @@ def frame(row):
 
 
 def bound(retriever, path, corpus_fingerprint="c"):
-    opened = retriever.open(path, corpus_fingerprint=corpus_fingerprint)
+    opened = retriever.engine.open(path, corpus_fingerprint=corpus_fingerprint)
     return retriever.bind(Collection("c", open_index=lambda engine: opened))
 
 
@@ -151,14 +168,14 @@ def assert_alike(ranking, other):
 def test_neither_the_batch_nor_the_order_changes_what_a_text_gives(row, make):
     words = row.words
     texts = [" ".join(words[:3]), "", " ".join(words * 3), words[1], "x\ud800"]
-    wide, narrow = make(batch_tokens=100_000), make(batch_tokens=8)
+    wide, narrow = (make(batch_tokens=n).engine.encoder for n in (100_000, 8))
     for other in (narrow.encode(texts), wide.encode(texts[::-1])[::-1]):
         for array, theirs in zip(wide.encode(texts), other, strict=True):
             if array.dtype.names:
                 assert array["term"].tolist() == theirs["term"].tolist()
                 array, theirs = array["weight"], theirs["weight"]
             np.testing.assert_allclose(array, theirs, atol=1e-5)
-    assert make().encode([]) == []
+    assert make().engine.encoder.encode([]) == []
 
 
 def test_a_run_opens_the_index_of_the_model_and_ranks(make, built, units, frame):
@@ -170,7 +187,7 @@ def test_a_run_opens_the_index_of_the_model_and_ranks(make, built, units, frame)
 
     retriever = make(depth=3)
     ranking = retriever.bind(Collection("c", open_index=open_index))(frame)
-    assert asked == [retriever]
+    assert asked == [retriever.engine]
     assert ranking["qid"].tolist() == ["b"] * 3 + ["a"] * 3
     assert ranking["rank"].tolist() == [0, 1, 2] * 2 and set(ranking["reasoning"]) == {"why"}
     every = bound(make(depth=10_000), built)(frame)
@@ -195,19 +212,42 @@ def test_a_stage_travels_and_a_cutoff_becomes_its_depth(make, built, frame):
     assert_alike(again(frame), one(frame))
 
 
-def test_an_opened_index_ranks_as_deep_as_the_stage_that_opened_it(row, make, built, frame):
-    stage = make(depth=2)
-    encoder = [stage] if isinstance(stage, (Splade, Sparta)) else []
-    retriever = stage.open(built).retriever(*encoder)
-    assert retriever.depth == 2 and len(retriever(frame)) == 2 * len(frame)
-    assert stage.open(built).retriever(*encoder, depth=3).depth == 3
+def test_the_encoder_in_front_of_the_index_ranks_as_the_stage_does(row, make, built, frame):
+    stage = bound(make(depth=5), built)
+    assert stage.index.retriever().depth == 1000
+    pipe = stage.engine.encoder >> stage.index.retriever(depth=5)
+    ranking = pipe(frame)
+    encoded = stage.engine.encoder.query_column
+    assert list(ranking.columns) == [*frame.columns, encoded, "docno", "score", "rank"]
+    expected = stage(frame)
+    pd.testing.assert_frame_equal(ranking.drop(columns=encoded), expected)
+    with pytest.raises(pt.validate.InputValidationError, match=encoded):
+        stage.index.retriever()(frame)
+
+
+def test_pyterrier_opens_the_index_by_its_path(row, make, built, frame, tmp_path):
+    opened = pt.Artifact.load(str(built))
+    stage = bound(make(depth=4), built)
+    assert type(opened) is type(stage.index) and opened == stage.index
+    assert type(opened).load(built) == opened
+    ranking = (stage.engine.encoder >> opened.retriever(depth=4))(frame)
+    assert ranking["docno"].tolist() == stage(frame)["docno"].tolist()
+    with pytest.raises(InputError, match="another corpus"):
+        pt.Artifact.load(str(built), corpus_fingerprint="other")
+    metadata = json.loads((built / "pt_meta.json").read_text())
+    assert (metadata["type"], metadata["format"]) == pt.inspect.artifact_type_format(opened)
+    package = opened.build_package(str(tmp_path / "package.tar.lz4"), verbose=False)
+    with LZ4FrameFile(package) as stream, tarfile.open(fileobj=stream) as files:
+        assert set(files.getnames()) == {"manifest.json", *opened.manifest["files"]}
 
 
 def test_a_killed_build_goes_on_and_gives_the_same_index(
     row, make, units, built, frame, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("soundingline.pipelines.learned.retriever.BLOCK_CHARACTERS", {"cpu": 200})
-    monkeypatch.setattr(row.kind, "check_disk", lambda *_: None)  # which encodes a sample
+    monkeypatch.setattr(
+        type(make().engine), "check_disk", lambda *_: None
+    )  # which encodes a sample
     encode, encoded = row.kind.encode_batch, []
 
     def counted(self, items):
@@ -219,11 +259,11 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
     monkeypatch.setattr(row.kind, "encode_batch", counted)
     stop, path = True, tmp_path / "index"
     with pytest.raises(KeyboardInterrupt):
-        make().build(units, path, corpus_fingerprint="c")
+        make().engine.build(units, path, corpus_fingerprint="c")
     assert not path.exists()
     stop = False
     encoded.clear()
-    make().build(units, path, corpus_fingerprint="c")
+    make().engine.build(units, path, corpus_fingerprint="c")
     assert 0 < sum(encoded) < len(units)
     assert [child.name for child in tmp_path.iterdir()] == ["index"]
     assert_alike(bound(make(), path)(frame), bound(make(), built)(frame))
@@ -234,56 +274,56 @@ def test_a_build_takes_what_the_lexical_index_takes_and_replaces_on_request(
 ):
     rows = [{"docno": unit.unit_id, "title": unit.title, "text": unit.text} for unit in units]
     path = str(tmp_path / "index")
-    make().build(pd.DataFrame(rows), path)
-    assert list(make().open(path).docnos) == [unit.unit_id for unit in units]
+    make().engine.build(pd.DataFrame(rows), path)
+    assert list(make().engine.open(path).docnos) == [unit.unit_id for unit in units]
     assert_alike(bound(make(), path, "")(frame), bound(make(), built)(frame))
     with pytest.raises(InputError, match=r"there is a \w+ index at .* overwrite=True"):
-        make().build(units, path)
-    make().build(iter(rows[:5]), path, overwrite=True)
-    assert list(make().open(path).docnos) == [unit.unit_id for unit in units[:5]]
+        make().engine.build(units, path)
+    make().engine.build(iter(rows[:5]), path, overwrite=True)
+    assert list(make().engine.open(path).docnos) == [unit.unit_id for unit in units[:5]]
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(InputError, match="is not an index of the kind"):
-            make().build(units, tmp_path, overwrite=overwrite)
+            make().engine.build(units, tmp_path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
     assert {child.name for child in tmp_path.iterdir()} == {"index", "thesis.tex"}
     with pytest.raises(InputError, match=r"document 2 has the text nan"):
-        make().build([units[0], {"docno": "a", "text": float("nan")}], tmp_path / "other")
-    make().build_shard(rows, str(tmp_path / "sharded"), Shard(0, 1))
-    assert make().missing_shards(str(tmp_path / "sharded"), 1) == []
+        make().engine.build([units[0], {"docno": "a", "text": float("nan")}], tmp_path / "other")
+    make().engine.build_shard(rows, str(tmp_path / "sharded"), Shard(0, 1))
+    assert make().engine.missing_shards(str(tmp_path / "sharded"), 1) == []
 
 
 def test_shards_give_the_index_of_one_process(make, units, built, frame, tmp_path):
     path = tmp_path / "index"
     with pytest.raises(InputError, match=r"3 of 3 shards .* are missing"):
-        make().build(units, path, corpus_fingerprint="c", shards=3)
+        make().engine.build(units, path, corpus_fingerprint="c", shards=3)
     for number in range(3):
-        assert number in make().missing_shards(path, 3, "c")
-        make().build_shard(units, path, Shard(number, 3), corpus_fingerprint="c")
-    assert make().missing_shards(path, 3, "c") == []
-    make().build(units, path, corpus_fingerprint="c", shards=3)
+        assert number in make().engine.missing_shards(path, 3, "c")
+        make().engine.build_shard(units, path, Shard(number, 3), corpus_fingerprint="c")
+    assert make().engine.missing_shards(path, 3, "c") == []
+    make().engine.build(units, path, corpus_fingerprint="c", shards=3)
     assert [child.name for child in tmp_path.iterdir()] == ["index"]
-    assert list(make().open(path).docnos) == list(make().open(built).docnos)
+    assert list(make().engine.open(path).docnos) == list(make().engine.open(built).docnos)
     assert_alike(bound(make(), path)(frame), bound(make(), built)(frame))
 
 
 def test_another_corpus_model_or_damaged_file_is_refused(row, make, built, units, tmp_path):
     with pytest.raises(InputError, match=r"another corpus \('c'\)"):
-        make().open(built, corpus_fingerprint="other")
+        make().engine.open(built, corpus_fingerprint="other")
     with pytest.raises(InputError, match=r"there is no .* index"):
-        make().open(tmp_path / "none")
+        make().engine.open(tmp_path / "none")
     if row.file != "documents.bin":  # a sparse index is that of its path
         for changed in (*row.changes, {"max_length": 32}):
             with pytest.raises(InputError, match="another encoder or with other settings"):
-                make(**changed).open(built)
+                make(**changed).engine.open(built)
     copied = Path(shutil.copytree(built, tmp_path / "copied"))
     with (copied / row.file).open("ab") as stream:
         stream.truncate(8)
     with pytest.raises(InputError, match="damaged"):
-        make().open(copied)
+        make().engine.open(copied)
     for bad, message in (([], "corpus is empty"), ([units[0]] * 2, "comes twice")):
         with pytest.raises(InputError, match=message):
-            make().build(bad, tmp_path / "index", corpus_fingerprint="c")
+            make().engine.build(bad, tmp_path / "index", corpus_fingerprint="c")
     assert not (tmp_path / "index").exists()
 
 
@@ -291,14 +331,13 @@ def test_the_fingerprint_follows_what_changes_the_index_and_loads_nothing(
     row, make, built, tmp_path, monkeypatch
 ):
     other = str(row.save(tmp_path / "other", seed=5))
-    monkeypatch.setattr(models.Checkpoint, "load", lambda *_: pytest.fail("loaded"))
-    monkeypatch.setattr(LearnedRetriever, "load_from_library", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
     changes = [{"dtype": "bfloat16"}, {"max_length": 33}, {"model": other}, *row.changes]
     prints = {make(**each).fingerprint for each in [{}, *changes]}
     assert len(prints) == 1 + len(changes)
     for same in ({"batch_tokens": 7}, {"depth": 5}):
         assert make(**same).fingerprint == make().fingerprint
-    assert len(make().open(built)) == 61
+    assert len(make().engine.open(built)) == 61
 
 
 def test_threads_get_what_one_gets(row, make, built):
@@ -317,7 +356,7 @@ def test_threads_get_what_one_gets(row, make, built):
     ("name", "message"), [("/none/here", "no folder"), ("no/model", "hf down")]
 )
 def test_a_missing_model_is_refused_in_one_line(make, name, message):
-    for read in (lambda stage: stage.fingerprint, lambda stage: stage.encode(["x"])):
+    for read in (lambda stage: stage.fingerprint, lambda stage: stage.engine.encoder.encode(["x"])):
         with pytest.raises(InputError, match=message) as refused:
             read(make(model=name))
         assert "\n" not in str(refused.value)
@@ -326,13 +365,33 @@ def test_a_missing_model_is_refused_in_one_line(make, name, message):
 def test_wrong_arguments_and_models_that_do_not_fit_are_refused(row, make, monkeypatch):
     for name, value in (("max_length", 2), ("batch_tokens", 0), ("depth", 0), ("device", "tpu")):
         with pytest.raises(InputError, match=f"{name}={value!r}"):
-            make(**{name: value}).encode(["x"])
+            make(**{name: value}).engine.encoder.encode(["x"])
     if row.kind is not ColBERT:  # reads as far as it can
         with pytest.raises(InputError, match="positions of this model"):
             _ = make(max_length=10**5).fingerprint
-    monkeypatch.setattr(models, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(device, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"needs .* GB and cpu has 0\.0 GB free"):
-        make().encode(["x"])
+        make().engine.encoder.encode(["x"])
+
+
+def without_a_weight(folder):
+    """The name of a layer of the body whose weight the checkpoint is now without."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = Path(folder) / "model.safetensors"
+    weights = safetensors.load_file(path)
+    name = next(each for each in sorted(weights) if "layers.0." in each or "layer.0." in each)
+    del weights[name]
+    safetensors.save_file(weights, path, {"format": "pt"})
+    return name
+
+
+def test_a_checkpoint_without_the_weights_of_a_layer_is_refused(row, make, tmp_path):
+    folder = str(row.save(tmp_path / "model"))
+    assert make(model=folder).engine.encoder.encode([row.words[0]])
+    name = without_a_weight(folder)
+    layer = re.escape(name[name.index("layer") :])
+    with pytest.raises(InputError, match=rf"has no weights for \S*{layer}"):
+        make(model=folder).engine.encoder.encode([row.words[0]])
 
 
 class Counting:
@@ -657,3 +716,115 @@ def test_a_repeated_id_is_found_by_its_shard(tmp_path):
 def test_numbers_of_shards_are_checked(number, count):
     with pytest.raises(InputError, match="valid: a whole number"):
         Shard(number, count)
+
+
+# Encoders in the pipelines of others.
+
+
+def rows_of(units):
+    return [{"docno": unit.unit_id, "title": unit.title, "text": unit.text} for unit in units]
+
+
+def as_frame(units):
+    return pd.DataFrame(rows_of(units))
+
+
+def as_generator(units):
+    return iter(rows_of(units))
+
+
+@pytest.mark.parametrize("form", [rows_of, as_frame, as_generator])
+def test_the_flex_index_of_pyterrier_dr_takes_vectors_and_ranks_as_ours(form, tmp_path):
+    dr = pytest.importorskip("pyterrier_dr", reason="pip install pyterrier-dr")
+    row = ROWS["dense"]
+    dense = Dense(str(row.save(tmp_path / "model")), **CPU)
+    words = row.words
+    units = [Unit(f"d{n}", words[n % 5], " ".join(words[n % 7 : 9])) for n in range(30)]
+    flex = dr.FlexIndex(str(tmp_path / "flex"), verbose=False)
+    # PyTerrier's indexing pipelines take dicts.
+    (dense >> flex.indexer()).index(rows_of(units) if form is as_frame else form(units))
+    asked = pd.DataFrame({"qid": ["b", "a"], "query": [" ".join(words[:3]), words[5]]})
+    theirs = (dense >> flex.np_retriever(num_results=10))(asked)
+    engine = VectorEngine(dense)
+    engine.build(form(units), tmp_path / "ours")
+    ours = (dense >> engine.open(tmp_path / "ours").retriever(depth=30))(asked)
+    by_id = ours.set_index(["qid", "docno"])["score"]
+    for qid, hits in theirs.groupby("qid"):
+        found = hits.sort_values("rank")
+        expected = by_id[qid].sort_values(ascending=False)[:10]
+        np.testing.assert_allclose(found["score"], expected, atol=1e-5)
+        np.testing.assert_allclose(found["score"], by_id[qid][found["docno"]], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [rows_of, as_generator])
+def test_pisa_takes_the_weights_of_splade(form, tmp_path):
+    pisa = pytest.importorskip("pyterrier_pisa", reason="pip install -e '.[pisa]'")
+    words = ROWS["splade"].words
+    splade = Splade(str(checkpoints.write_splade(tmp_path / "model")), max_length=40, **CPU)
+    units = [Unit(f"d{n}", words[n % 5], " ".join(words[n % 7 : 9])) for n in range(30)]
+    index = pisa.PisaIndex(str(tmp_path / "pisa"), stemmer="none")
+    (splade >> index.toks_indexer()).index(form(units))
+    asked = pd.DataFrame({"qid": ["q"], "query": [" ".join(words[:3])]})
+    found = (splade >> index.quantized(num_results=10))(asked)
+    # pyterrier_pisa cuts all weights off at their hundredths, and its queries are in lower case.
+    documents = splade(as_frame(units))["toks"]
+    query = {term: int(100 * w) for term, w in splade(asked)["query_toks"][0].items()}
+    scores = {
+        unit.unit_id: sum(
+            query.get(term, 0) * int(100 * weight)
+            for term, weight in toks.items()
+            if term == term.lower()
+        )
+        for unit, toks in zip(units, documents, strict=True)
+    }
+    best = sorted(scores.values(), reverse=True)[:10]
+    assert len(found) == 10 and best[-1] > 0
+    np.testing.assert_allclose(found["score"], best)
+    np.testing.assert_allclose(found["score"], [scores[d] for d in found["docno"]])
+
+
+def test_an_encoder_adds_what_the_columns_of_a_frame_allow(row, make, units):
+    encoder = make().engine.encoder
+    query, document = encoder.query_column, encoder.document_column
+    asked = pd.DataFrame({"qid": ["1"], "query": [row.words[0]], "text": ["of the topic"]})
+    frame = as_frame(units[:3])
+    assert list(encoder(asked).columns) == [*asked.columns, query]
+    assert list(encoder(frame).columns) == [*frame.columns, document]
+    both = frame.assign(qid="1", query=row.words[0])
+    out = encoder(both)
+    assert list(out.columns) == [*both.columns, query, document] and len(out) == 3
+    same = frame.drop(columns="title").assign(text=[unit.contents for unit in units[:3]])
+    alone = make().engine.encoder
+    encoded = alone.encode_documents([unit.contents for unit in units[:3]])
+    for whole in (out, encoder(same)):
+        for value, expected in zip(whole[document], encoded, strict=True):
+            if isinstance(expected, dict):
+                assert value == pytest.approx(expected, abs=1e-5)
+            else:
+                np.testing.assert_allclose(value, expected, atol=1e-5)
+    with pytest.raises(pt.validate.InputValidationError):
+        encoder(frame.drop(columns="text"))
+    with pytest.raises(InputError, match="query holds None"):
+        encoder(asked.assign(query=None))
+
+
+def test_pyterrier_knows_the_columns_of_an_encoder_without_loading_it(row, make, monkeypatch):
+    monkeypatch.setattr(Checkpoint, "load", lambda *_: pytest.fail("loaded"))
+    encoder = make().engine.encoder
+    assert pt.inspect.transformer_inputs(encoder)[:2] == [["qid", "query"], ["docno", "text"]]
+    outputs = pt.inspect.transformer_outputs(encoder, ["qid", "query"])
+    assert outputs == ["qid", "query", encoder.query_column]
+    outputs = pt.inspect.transformer_outputs(encoder, ["docno", "text"])
+    assert outputs == ["docno", "text", encoder.document_column]
+
+
+def test_a_retriever_of_an_option_is_the_stages_of_its_parts(row, make):
+    made = make(depth=7, max_length=32)
+    assert (made.depth, made.engine.encoder.max_length) == (7, 32)
+    assert type(made.engine.encoder) is row.kind
+    names = set(inspect.signature(row.retriever).parameters)
+    parts = (made, made.engine, made.engine.encoder)
+    taken = {name for part in parts for name in part._arguments()}
+    assert names == taken - {"engine", "encoder", "index"}
+    with pytest.raises(TypeError, match="nonsense"):
+        make(nonsense=1)

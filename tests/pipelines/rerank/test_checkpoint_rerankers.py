@@ -3,6 +3,7 @@ that are trained on judgements, saved, and loaded by their paths."""
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ import pandas as pd
 import pytest
 from support import checkpoints
 from support.assertions import refused
+from support.pairs import sides
 
 from soundingline.experiments.training import examples, fit
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
 from soundingline.pipelines.rerank.rankllama import RankLLaMA, RankLlamaPrompts
-from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.rerank.reranker import Pair, RerankTop
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -81,7 +83,12 @@ def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
     model = checkpoints.save_t5(tmp_path / "model", seed=3, **changed)
     expected = direct_scores(model, T5_PAIRS)
     assert np.std(expected) > 0.001
-    assert t5_scorer(model).score(T5_PAIRS) == pytest.approx(expected, abs=2e-5)
+    assert t5_scorer(model).score(*sides(T5_PAIRS)) == pytest.approx(expected, abs=2e-5)
+
+
+def test_monot5_is_loaded_without_pyterrier_t5(monot5, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyterrier_t5", None)  # an import fails
+    assert t5_scorer(monot5).score(*sides(T5_PAIRS[:1]))
 
 
 def test_scores_are_the_single_pair_scores_of_pyterrier_t5(monot5):
@@ -98,7 +105,7 @@ def test_scores_are_the_single_pair_scores_of_pyterrier_t5(monot5):
     frame = frame.assign(qid=frame.index.astype(str), docno="d")
     expected = reference(frame).set_index("qid")["score"][frame["qid"]]
     it = t5_scorer(monot5)
-    assert it.score(pairs) == pytest.approx(expected.tolist(), abs=1e-4)
+    assert it.score(*sides(pairs)) == pytest.approx(expected.tolist(), abs=1e-4)
     # Prompts at, and just beyond, the 512 tokens that fit.
     assert 2 <= it.counts["truncated"] < len(pairs)
 
@@ -108,14 +115,14 @@ def test_bfloat16_is_no_further_off_than_transformers_own(monot5):
     theirs = np.array(direct_scores(monot5, T5_PAIRS, dtype="bfloat16"))
     for batch_tokens in (1, None):
         scorer = t5_scorer(monot5, dtype="bfloat16", batch_tokens=batch_tokens)
-        ours = np.array(scorer.score(T5_PAIRS))
+        ours = np.array(scorer.score(*sides(T5_PAIRS)))
         assert 0 < np.abs(ours - exact).mean() < 1.25 * np.abs(theirs - exact).mean()
 
 
 def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(monot5):
     long, longer = Pair("mill", text_of(600)), Pair("mill", text_of(600) + " old river")
     it = t5_scorer(monot5)
-    scores = it.score([long, longer])
+    scores = it.score(*sides([long, longer]))
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
     assert it.counts["truncated"] == 2
     prompts = MonoT5Prompts(transformers.AutoTokenizer.from_pretrained(str(monot5)))
@@ -129,11 +136,11 @@ def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(monot5):
 def test_a_query_that_fills_the_prompt_leaves_the_document_unread_and_is_counted(monot5):
     pairs = [Pair(text_of(600), "the old mill"), Pair(text_of(600), "river")]
     it = t5_scorer(monot5)
-    scores = it.score([*pairs, Pair("mill", "river")])
+    scores = it.score(*sides([*pairs, Pair("mill", "river")]))
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
     assert scores[:2] == pytest.approx(direct_scores(monot5, pairs), abs=1e-5)
     assert it.counts["queries_too_long"] == 2
-    assert it.windows(pairs[0]) == [pairs[0].text]
+    assert it.windows(*pairs[0]) == [pairs[0].text]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +181,9 @@ def test_models_of_the_hub_are_read_with_t5s_tokenizer_where_they_bring_none(
         _ = MonoT5(device="cpu", dtype="float32").fingerprint
     checkpoints.t5_tokenizer().save_pretrained(downloaded("t5-base", "b" * 40))
     found = MonoT5(device="cpu", dtype="float32")
-    assert found.score(T5_PAIRS) == pytest.approx(t5_scorer(monot5).score(T5_PAIRS), abs=1e-6)
+    assert found.score(*sides(T5_PAIRS)) == pytest.approx(
+        t5_scorer(monot5).score(*sides(T5_PAIRS)), abs=1e-6
+    )
 
 
 def test_another_tokenizer_changes_the_fingerprint_and_one_that_does_not_fit_is_refused(
@@ -197,24 +206,24 @@ def test_another_tokenizer_changes_the_fingerprint_and_one_that_does_not_fit_is_
 
 def test_a_model_of_another_kind_and_an_encoder_alone_are_refused(tmp_path, monot5):
     bert = checkpoints.save_bert(tmp_path / "bert")
-    refused(r"monoT5 was given .* of the kind bert.*kind t5", lambda: t5_scorer(bert).fingerprint)
+    refused(r"is not a T5 .* of the kind bert.*kind t5", lambda: t5_scorer(bert).fingerprint)
     encoder = tmp_path / "encoder"
     transformers.T5EncoderModel.from_pretrained(str(monot5)).save_pretrained(encoder)
     with pytest.raises(InputError, match=r"no weights for decoder"):
-        t5_scorer(encoder, tokenizer=str(monot5)).score(T5_PAIRS[:1])
+        t5_scorer(encoder, tokenizer=str(monot5)).score(*sides(T5_PAIRS[:1]))
 
 
 def test_a_batch_that_does_not_fit_is_told(monot5, monkeypatch):
     it = t5_scorer(monot5)
 
-    it.score([Pair("mill", "river")])
+    it.score(*sides([Pair("mill", "river")]))
 
     def no_room(**inputs):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(it._network, "forward", no_room)
     with pytest.raises(InputError, match=r"batch of 11 tokens.*GB free.*fewer batch_tokens"):
-        it.score([Pair("the mill", "old river")])
+        it.score(*sides([Pair("the mill", "old river")]))
 
 
 TEXTS = (
@@ -274,8 +283,8 @@ def test_the_last_token_is_found_where_padding_and_text_share_a_token(tmp_path):
     model.config.pad_token_id = None
     it = llama_scorer(folder, end_of_sequence=True)
     expected = [logit(model, encoded(pair, end_of_sequence=True).ids) for pair in LLAMA_PAIRS]
-    assert it.score(LLAMA_PAIRS) == pytest.approx(expected, abs=2e-5)
-    without = llama_scorer(folder).score(LLAMA_PAIRS)
+    assert it.score(*sides(LLAMA_PAIRS)) == pytest.approx(expected, abs=2e-5)
+    without = llama_scorer(folder).score(*sides(LLAMA_PAIRS))
     assert all(abs(one - other) > 1e-3 for one, other in zip(without, expected, strict=True))
 
 
@@ -289,7 +298,9 @@ def test_a_long_document_is_cut_and_the_end_of_sequence_stays(rankllama):
     assert ended.ids == [*card[:63], tokenizer.eos_token_id]
     assert plain.truncated and not plain.queries_truncated
     it = llama_scorer(rankllama, max_length=64, end_of_sequence=True)
-    assert it.score([pair]) == pytest.approx([logit(whole_model(rankllama), ended.ids)], abs=2e-5)
+    assert it.score(*sides([pair])) == pytest.approx(
+        [logit(whole_model(rankllama), ended.ids)], abs=2e-5
+    )
 
 
 def test_what_fits_exactly_is_not_cut():
@@ -318,7 +329,9 @@ def test_the_joined_layout_is_one_text_behind_one_beginning(rankllama):
     assert joined[0] == tokenizer.bos_token_id
     assert encoded(pair, layout="joined").ids == joined
     it = llama_scorer(rankllama, layout="joined")
-    assert it.score([pair]) == pytest.approx([logit(whole_model(rankllama), joined)], abs=2e-5)
+    assert it.score(*sides([pair])) == pytest.approx(
+        [logit(whole_model(rankllama), joined)], abs=2e-5
+    )
 
 
 def test_the_layout_of_the_text_ranking_study_is_an_argument():
@@ -339,24 +352,24 @@ def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path, base):
         llama_scorer(tmp_path / "adapter"),
         llama_scorer(tmp_path / "merged"),
     )
-    assert from_adapter.score(LLAMA_PAIRS) == pytest.approx(expected, abs=1e-4)
-    assert from_merged.score(LLAMA_PAIRS) == pytest.approx(expected, abs=1e-4)
+    assert from_adapter.score(*sides(LLAMA_PAIRS)) == pytest.approx(expected, abs=1e-4)
+    assert from_merged.score(*sides(LLAMA_PAIRS)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_another_base_than_the_named_one_can_be_given(tmp_path, base):
     checkpoints.save_rankllama_adapter(tmp_path / "adapter", base)
     config = tmp_path / "adapter" / "adapter_config.json"
     named = json.loads(config.read_text())
-    expected = llama_scorer(tmp_path / "adapter").score(LLAMA_PAIRS)
+    expected = llama_scorer(tmp_path / "adapter").score(*sides(LLAMA_PAIRS))
     config.write_text(json.dumps({**named, "base_model_name_or_path": str(tmp_path / "gone")}))
     refused(r"gone", lambda: llama_scorer(tmp_path / "adapter").fingerprint)
-    assert llama_scorer(tmp_path / "adapter", base=str(base)).score(LLAMA_PAIRS) == expected
+    assert llama_scorer(tmp_path / "adapter", base=str(base)).score(*sides(LLAMA_PAIRS)) == expected
 
 
 def test_an_adapter_without_an_output_is_refused(tmp_path, base):
     checkpoints.save_rankllama_adapter(tmp_path / "adapter", base, head=False)
-    with pytest.raises(InputError, match="no output that was trained"):
-        llama_scorer(tmp_path / "adapter").score(LLAMA_PAIRS[:1])
+    with pytest.raises(InputError, match=r"no weights for score\.weight"):
+        llama_scorer(tmp_path / "adapter").score(*sides(LLAMA_PAIRS[:1]))
 
 
 def test_a_language_model_is_refused(base):
@@ -369,13 +382,13 @@ def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, ba
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config["id2label"] = {"0": "LABEL_0"}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    refused("no output that was trained", lambda: llama_scorer(tmp_path).score(LLAMA_PAIRS[:1]))
+    refused("no weights for score", lambda: llama_scorer(tmp_path).score(*sides(LLAMA_PAIRS[:1])))
 
 
 def test_counts_tell_what_was_cut(rankllama):
     it = llama_scorer(rankllama, max_length=64)
-    assert it.score([]) == []
-    it.score([Pair("mill", "river"), Pair("mill", "river " * 99), Pair("mill " * 99, "river")])
+    assert it.score([], []) == []
+    it.score(["mill", "mill", "mill " * 99], ["river", "river " * 99, "river"])
     assert it.count() == {"truncated": 1, "queries_truncated": 1}
 
 
@@ -460,7 +473,7 @@ def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
         if name == "trained":
             fit(kind, network, tokenizer, learnt, steps=steps, batch=batch, rate=rate)
         path = checkpoints.save_network(tmp_path / name, network, tokenizer)
-        reranker = stage(path, texts=collection.texts, depth=DEPTH, device="cpu")
+        reranker = RerankTop(stage(path, device="cpu"), texts=collection.texts)
         ndcg[name] = collection.ndcg(reranker(collection.ranking))
     bm25, best = collection.ndcg(collection.ranking), collection.best_ndcg()
     assert best > bm25 + 0.2  # there is something to gain, and something to lose

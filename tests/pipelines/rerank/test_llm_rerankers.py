@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.llm_model import ScriptedPrompts
 from support.llm_server import Fail, Raw, Say, running_peer
+from support.pairs import sides
 
 from soundingline.pipelines.prompting import expected_digit
 from soundingline.pipelines.rerank.listwise import (
@@ -31,7 +32,7 @@ from soundingline.pipelines.rerank.rank1 import (
     forced,
     verdict,
 )
-from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.rerank.reranker import Pair, RerankTop
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors
@@ -367,16 +368,15 @@ NO_MONEY = OutOfMoney("its cap", scope="question")
             "31024",
             {"unreadable": 1, "refused": 1, "retried": 1},
         ),
-        # The head is ordered as far as the money of the question goes.
+        # The rows are ordered as far as the money of the question goes.
         (['{"score": 10}', NO_MONEY, '{"score": 20}', NO_MONEY], "20134", {"unpaid": 2}),
     ],
 )
-def test_the_head_is_ordered_by_score_and_what_has_none_ends_it(answers, order, counted):
+def test_the_top_is_ordered_by_score_and_what_has_none_ends_it(answers, order, counted):
     texts = [f"text {number}" for number in range(len(answers))]
-    stage = Pointwise(
-        ScriptedPrompts(scoring(dict(zip(texts, answers, strict=True)))), depth=len(answers)
-    )
-    out = stage.transform(text_ranking(*texts, "tail")).sort_values("rank")
+    model = ScriptedPrompts(scoring(dict(zip(texts, answers, strict=True))))
+    stage = RerankTop(Pointwise(model), depth=len(answers))
+    out = stage.transform(text_ranking(*texts, "rest")).sort_values("rank")
     assert "".join(out["docno"].str[1:]) == order
     names = ("unreadable", "refused", "unpaid", "retried")
     assert {name: stage.counts[name] for name in names if stage.counts[name]} == counted
@@ -600,14 +600,14 @@ PAIR = Pair("who built the mill", "The mill\nstands by the river.")
 
 def test_the_score_is_the_share_of_true_at_the_verdict(peer, make):
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
-    assert make().score([PAIR]) == pytest.approx([0.75])
+    assert make().score(*sides([PAIR])) == pytest.approx([0.75])
     peer.script.append(reasoned(probable(false=0.9, true=0.1), says=" false"))
-    assert make().score([PAIR]) == pytest.approx([0.1])
+    assert make().score(*sides([PAIR])) == pytest.approx([0.1])
 
 
 def test_the_request_is_the_published_prompt_read_greedily(peer, make):
     peer.script.append(reasoned(probable(true=0.6, false=0.2)))
-    make(max_tokens=1234).score([PAIR])
+    make(max_tokens=1234).score(*sides([PAIR]))
     assert peer.requests[0].body == {
         "model": "m",
         "prompt": PROMPT.format(query=PAIR.query, passage=PAIR.text),
@@ -624,7 +624,7 @@ def test_every_spelling_of_the_verdict_is_read(peer, make, spelled):
     top = {spelled: math.log(0.6), " false": math.log(0.2), " maybe": math.log(0.1)}
     peer.script.append(reasoned(top, says=spelled))
     it = make()
-    assert it.score([PAIR]) == pytest.approx([0.75])
+    assert it.score(*sides([PAIR])) == pytest.approx([0.75])
     assert it.counts["forced"] == 0
 
 
@@ -671,7 +671,7 @@ def test_the_verdict_is_the_word_right_behind_the_closed_tag(tokens, found):
 def test_reasoning_that_is_not_closed_is_closed_once_and_counted(peer, make):
     peer.script.extend([unclosed(), said(probable(true=0.8, false=0.2))])
     it = make()
-    assert it.score([PAIR]) == pytest.approx([0.8])
+    assert it.score(*sides([PAIR])) == pytest.approx([0.8])
     prompt = PROMPT.format(query=PAIR.query, passage=PAIR.text)
     assert peer.requests[1].body == {
         "model": "m",
@@ -705,7 +705,7 @@ def test_a_verdict_in_other_words_is_asked_for_again(peer, make):
     perhaps = completion("It is.\n</think> perhaps", ["It", *CLOSING, " perhaps"], {" perhaps": 0})
     peer.script.extend([perhaps, said(probable(false=0.75, true=0.25), " false")])
     it = make()
-    assert it.score([PAIR]) == pytest.approx([0.25])
+    assert it.score(*sides([PAIR])) == pytest.approx([0.25])
     assert it.counts["forced"] == 1
 
 
@@ -715,7 +715,7 @@ def test_a_verdict_in_other_words_is_asked_for_again(peer, make):
 def test_without_a_verdict_the_score_is_a_half_and_counted(peer, make, answer):
     peer.script.extend([unclosed(), answer])
     it = make()
-    assert it.score([PAIR]) == [0.5]
+    assert it.score(*sides([PAIR])) == [0.5]
     assert (it.counts["forced"], it.counts["undecided"], len(peer.requests)) == (1, 1, 2)
 
 
@@ -725,14 +725,14 @@ def test_a_server_that_is_not_there_is_told_in_a_line():
         with pytest.raises(
             errors.Unreachable, match=r"m at http://127.0.0.1:9/v1.*`vllm serve m`"
         ) as told:
-            it.score([PAIR])
+            it.score(*sides([PAIR]))
     assert "\n" not in str(told.value)
 
 
 def test_a_server_without_log_probabilities_is_refused(peer, make):
     peer.script.append(Raw(json.dumps({"choices": [{"text": "It is.", "finish_reason": "stop"}]})))
     with pytest.raises(InputError, match="gives no log-probabilities"):
-        make().score([PAIR])
+        make().score(*sides([PAIR]))
 
 
 @pytest.mark.parametrize("text", ["word " * 4000, "word " * 400])
@@ -740,7 +740,7 @@ def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(pee
     overflow = Fail(400, "This model's maximum context length is 4000 tokens")
     peer.script.extend([overflow, overflow, reasoned(probable(true=0.6, false=0.2))])
     it = make()
-    assert it.score([Pair("which", text)]) == pytest.approx([0.75])
+    assert it.score(*sides([Pair("which", text)])) == pytest.approx([0.75])
     words = [request.body["prompt"].count("word") for request in peer.requests]
     assert words[1] == pytest.approx(words[0] / 2, abs=2)
     assert words[2] == pytest.approx(words[0] / 4, abs=2)
@@ -750,7 +750,7 @@ def test_a_prompt_that_is_too_long_for_the_server_loses_half_of_the_document(pee
 def test_a_prompt_that_never_fits_is_told(peer, make):
     peer.default = Fail(400, "This model's maximum context length is 10 tokens")
     with pytest.raises(errors.ContextOverflow):
-        make().score([PAIR])
+        make().score(*sides([PAIR]))
     assert len(peer.requests) == 4
 
 
@@ -789,7 +789,7 @@ def test_a_query_gives_way_only_beyond_half_of_the_room():
 
 def test_windows_hold_every_word_once_and_fit_whole(make):
     words = [f"word{number}" for number in range(5000)]
-    texts = make().windows(Pair("which", " ".join(words)))
+    texts = make().windows("which", " ".join(words))
     assert len(texts) > 2
     assert " ".join(texts).split() == words
     windows = [Pair("which", text) for text in texts]
@@ -817,7 +817,7 @@ def test_requests_are_on_the_account_of_the_question_that_searches_and_are_made_
     for _ in range(2):
         with search_notes("q7"):
             whole(frame)
-    it.score([PAIR])
+    it.score(*sides([PAIR]))
     account = ledger.by_role("q7")["reranker"]
     assert account.calls == 2 and account.dollars == pytest.approx(0.2)
     assert (it.counts["cache_hits"], it.counts["reply_unmetered"]) == (2, 2)

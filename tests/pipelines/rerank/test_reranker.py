@@ -1,8 +1,11 @@
-"""The base class of re-rankers: head and tail, texts, windows, cache, batches of threads."""
+"""Base classes of re-rankers: the top and the rest, texts, windows, cache, batches of threads."""
 
+import gc
+import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,9 +15,18 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.documents import ROOT
 from support.needs import cases
+from support.pairs import sides
 
-from soundingline.pipelines.rerank.reranker import Pair, Reranker, merge_head_and_tail, split_head
+from soundingline.pipelines.rerank.batches import SharedBatches, _Request
+from soundingline.pipelines.rerank.reranker import (
+    Pair,
+    RerankTop,
+    Scorer,
+    merge_top_and_rest,
+    split_top,
+)
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
@@ -28,8 +40,8 @@ FIVE = ranked_rows(*((("q", f"d{n}", 9.0 - n)) for n in range(5)))
 
 
 def new_order(frame, depth, scores):
-    head, tail = split_head(frame, depth)
-    return merge_head_and_tail(head.assign(score=scores), tail)
+    top, rest = split_top(frame, depth)
+    return merge_top_and_rest(top.assign(score=scores), rest)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -49,15 +61,15 @@ NAN, INF = float("nan"), float("inf")
         ([], 3, [], "", []),
     ],
 )
-def test_the_head_has_its_new_scores_and_the_rest_falling_ones(old, depth, new, order, scores):
+def test_the_top_has_its_new_scores_and_the_rest_falling_ones(old, depth, new, order, scores):
     got = new_order(ranked_rows(*(("q", str(n), float(o)) for n, o in enumerate(old))), depth, new)
     assert "".join(got["docno"]) == order and got["score"].tolist() == scores
     assert got["rank"].tolist() == list(range(len(old)))
 
 
-def test_ranks_decide_what_the_head_is_where_there_are_ranks():
-    head, tail = split_head(FIVE.set_index(pd.Index([7] * 5)).assign(rank=[4, 3, 0, 2, 1]), 2)
-    assert (head["docno"].tolist(), tail["docno"].tolist()) == (["d2", "d4"], ["d3", "d1", "d0"])
+def test_ranks_decide_what_the_top_is_where_there_are_ranks():
+    top, rest = split_top(FIVE.set_index(pd.Index([7] * 5)).assign(rank=[4, 3, 0, 2, 1]), 2)
+    assert (top["docno"].tolist(), rest["docno"].tolist()) == (["d2", "d4"], ["d3", "d1", "d0"])
 
 
 def test_queries_of_different_lengths_stay_apart_and_in_their_order():
@@ -82,8 +94,8 @@ def test_nothing_is_lost_and_every_order_is_kept(rows, depth, ranked):
     if ranked:
         frame["rank"] = frame.groupby("qid").cumcount()
     new = dict(zip(frame["docno"], [new for _, _, new in rows], strict=True))
-    head, tail = split_head(frame, depth)
-    got = merge_head_and_tail(head.assign(score=[new[docno] for docno in head["docno"]]), tail)
+    top, rest = split_top(frame, depth)
+    got = merge_top_and_rest(top.assign(score=[new[docno] for docno in top["docno"]]), rest)
 
     assert got["qid"].drop_duplicates().tolist() == frame["qid"].drop_duplicates().tolist()
     assert np.isfinite(got["score"]).all()
@@ -97,10 +109,10 @@ def test_nothing_is_lost_and_every_order_is_kept(rows, depth, ranked):
         else:
             # A stable sort, worst (and what is no number) last.
             before = sorted(old, key=lambda each: (old[each] != old[each], -old[each]))
-        # The head: the same documents, by falling new score, ties as before, no numbers last.
+        # The top: the same documents, by falling new score, ties as before, no numbers last.
         expected = sorted(before[:depth], key=lambda each: (new[each] != new[each], -new[each]))
         assert docnos == expected + before[depth:]
-        # Scores: as computed in the head, falling below it, in 32 bits as well.
+        # Scores: as computed in the top, falling below it, in 32 bits as well.
         scored = sum(new[each] == new[each] for each in expected)
         assert scores[:scored] == [min(max(new[each], -1e30), 1e30) for each in expected[:scored]]
         for at in range(max(1, scored), len(docnos)):
@@ -109,7 +121,7 @@ def test_nothing_is_lost_and_every_order_is_kept(rows, depth, ranked):
             assert above == here if tied else above > here
 
 
-class Lengths(Reranker):
+class Lengths(Scorer):
     """Scores a pair by the length of its text and of its query, or as it is `told` for a text."""
 
     def __init__(self, named="lengths", told=None, **settings):
@@ -121,16 +133,17 @@ class Lengths(Reranker):
     def fingerprint(self):
         return self.named
 
-    def score(self, pairs):
-        self.calls.append(list(pairs))
+    def score(self, queries, texts):
+        pairs = list(map(Pair, queries, texts))
+        self.calls.append(pairs)
         return [self.told.get(p.text, len(p.text) + len(p.query) / 1000) for p in pairs]
 
 
 class Windows(Lengths):
     """The same, with windows of three characters."""
 
-    def windows(self, pair):
-        return [pair.text[start : start + 3] for start in range(0, len(pair.text), 3)]
+    def windows(self, query, text):
+        return [text[start : start + 3] for start in range(0, len(text), 3)]
 
 
 def ranking(*rows, **columns):
@@ -158,18 +171,19 @@ class Store:
 STORE = {"d1": "a", "d2": "ccc", "d3": "bb"}
 
 
-def test_texts_come_from_the_store_for_the_head_alone_and_each_once():
+def test_texts_come_from_the_store_for_the_top_alone_and_each_once():
     store = Store(**STORE)
     frame = pd.concat([WITHOUT_TEXT, WITHOUT_TEXT.assign(qid="r", query="r")])
-    got = Lengths(texts=store, depth=2)(frame)
+    got = RerankTop(Lengths(), texts=store, depth=2)(frame)
     assert store.asked == [["d1", "d2"]]
     assert got["docno"].tolist() == ["d2", "d1", "d3"] * 2
     assert "text" not in got.columns
 
 
 def test_the_title_stands_in_front_of_the_text_as_it_was_indexed():
-    scorer = Lengths(texts=lambda docnos: [Unit(each, "Mills", "a") for each in docnos])
-    scorer(WITHOUT_TEXT.iloc[:1])
+    scorer = Lengths()
+    texts = lambda docnos: [Unit(each, "Mills", "a") for each in docnos]  # noqa: E731
+    RerankTop(scorer, texts=texts)(WITHOUT_TEXT.iloc[:1])
     assert scorer.calls == [[Pair("q", "Mills\na")]]
 
 
@@ -179,6 +193,29 @@ def test_all_queries_of_a_frame_are_scored_in_one_call_and_equal_pairs_once():
     got = scorer(frame)
     assert scorer.calls == [[Pair("q", "same"), Pair("r", "same")]]
     assert got[["qid", "docno"]].to_numpy().tolist() == [["q", "d1"], ["q", "d2"], ["r", "d1"]]
+
+
+def test_a_scorer_alone_puts_the_best_rows_first_and_equal_ones_by_their_ranks():
+    rows = [
+        ("q", "d1", "a"),
+        ("r", "d2", "bb"),
+        ("q", "d3", "cc"),
+        ("q", "d4", "dd"),
+        ("r", "d5", "e"),
+    ]
+    told = {"a": NAN, "e": NAN}
+    frame = ranking(*rows).iloc[[3, 0, 4, 2, 1]]
+    got = Lengths(told=told)(frame)
+    assert got[["qid", "docno", "rank"]].to_numpy().tolist() == [
+        ["q", "d3", 0],
+        ["q", "d4", 1],
+        ["q", "d1", 2],
+        ["r", "d2", 0],
+        ["r", "d5", 1],
+    ]
+    # No made-up score, which a cache of scores would keep.
+    assert got["score"].isna().tolist() == [False, False, True, False, True]
+    assert RerankTop(Lengths(told=told))(frame)["score"].notna().all()
 
 
 # Long documents
@@ -251,23 +288,23 @@ TEXT = st.text(st.characters(exclude_categories=[]), max_size=3)
 def test_a_cache_never_changes_a_ranking(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("cache")
     frame = ranking(*rows).astype({"qid": str, "query": str, "docno": str})
-    expected = Lengths(depth=3)(frame)
+    expected = RerankTop(Lengths(), depth=3)(frame)
     for _ in range(2):
-        got = Lengths(depth=3, cache=folder)(frame)
+        got = RerankTop(Lengths(cache=folder), depth=3)(frame)
         pd.testing.assert_frame_equal(got, expected, check_exact=True)
 
 
 def test_long_frames_are_kept_piece_by_piece(tmp_path):
     class Killed(Lengths):
-        def score(self, pairs):
+        def score(self, queries, texts):
             if self.calls:
                 raise KeyboardInterrupt
-            return super().score(pairs)
+            return super().score(queries, texts)
 
     frame = ranking(*(("q", f"d{n}", "x" * (n % 50)) for n in range(5000)))
     with pytest.raises(KeyboardInterrupt):
-        Killed(depth=5000, cache=tmp_path)(frame)
-    again = Lengths(depth=5000, cache=tmp_path)
+        Killed(cache=tmp_path)(frame)
+    again = Lengths(cache=tmp_path)
     assert len(again(frame)) == 5000
     assert again.counts["cache_hits"] == 4096
 
@@ -276,13 +313,13 @@ def test_long_frames_are_kept_piece_by_piece(tmp_path):
 
 
 def test_pyterrier_sees_what_it_needs_and_gives():
-    without, with_store = Lengths(), Lengths(texts=Store())
+    without, with_store = RerankTop(Lengths()), RerankTop(Lengths(), texts=Store())
     needed = ["qid", "docno", "query"]
     assert pt.inspect.transformer_inputs(with_store) == [needed]
+    assert pt.inspect.transformer_inputs(RerankTop(pt.Transformer.identity())) == [needed]
     assert pt.inspect.transformer_inputs(without) == [[*needed, "text"]]
+    assert pt.inspect.transformer_inputs(Lengths()) == [[*needed, "text"]]
     assert set(pt.inspect.transformer_outputs(with_store, needed)) == {*needed, "score", "rank"}
-    drawn = map(pt.schematic.transformer_schematic, (without, Lengths(depth=7)))
-    assert [each["label"] for each in drawn] == ["Lengths", "Lengths %7"]
 
 
 QUERIES = pd.DataFrame({"qid": ["q", "r"], "query": ["q", "r"]})
@@ -290,10 +327,10 @@ QUERIES = pd.DataFrame({"qid": ["q", "r"], "query": ["q", "r"]})
 
 def test_an_experiment_runs_a_stage_that_pipelines_share_once():
     retriever = pt.Transformer.from_df(THREE, uniform=False)
-    one, every = Lengths(depth=1), Lengths()
+    one, every = Lengths(), Lengths()
     deep = retriever >> every
     result = pt.Experiment(
-        [retriever, retriever >> one, deep, deep % 2],
+        [retriever, retriever >> RerankTop(one, depth=1), deep, deep % 2],
         QUERIES.iloc[:1],
         pd.DataFrame({"qid": ["q"], "docno": ["d2"], "label": [1]}),
         ["recip_rank"],
@@ -311,9 +348,9 @@ def test_without_shared_batches_threads_call_the_model_at_the_same_time():
     class Remote(Lengths):
         shares_batches = False
 
-        def score(self, pairs):
+        def score(self, queries, texts):
             together.wait(30)
-            return super().score(pairs)
+            return super().score(queries, texts)
 
     stage = Remote()
     with ThreadPoolExecutor(4) as pool:
@@ -326,36 +363,48 @@ def test_without_shared_batches_threads_call_the_model_at_the_same_time():
 def test_cached_pairs_wait_for_nobody(tmp_path):
     stage = Lengths(cache=tmp_path)
     expected = stage(THREE)
-    stage._queue.busy = True  # as while another batch is in the model
-    with ThreadPoolExecutor(1) as pool:
+    entered, free = threading.Event(), threading.Event()
+
+    def held(queries, texts):
+        entered.set()
+        assert free.wait(30)
+        return [0.0] * len(texts)
+
+    stage.score = held
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(stage, THREE.assign(query="another"))
+        assert entered.wait(30)
         pd.testing.assert_frame_equal(pool.submit(stage, THREE).result(30), expected)
+        assert not other.done()
+        free.set()
 
 
 # A model without a fingerprint of its own
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Declared(Reranker):
-    """A re-ranker as a user writes it."""
+class Declared(Scorer):
+    """A scorer as a user writes it."""
 
     weight: float = 1.0
 
-    def score(self, pairs):
-        return [self.weight * len(pair.text) for pair in pairs]
+    def score(self, queries, texts):
+        return [self.weight * len(text) for text in texts]
 
 
 def test_arguments_and_source_name_the_scores_of_a_model(tmp_path):
-    one, two = Declared(depth=2, cache=tmp_path), Declared(weight=2.0)
-    assert one.fingerprint == Declared(depth=3).fingerprint != two.fingerprint
+    one, two = Declared(cache=tmp_path), Declared(weight=2.0)
+    assert one.fingerprint == Declared().fingerprint != two.fingerprint
+    assert RerankTop(one, depth=2).fingerprint == one.fingerprint
     assert repr(two).startswith("Declared(") and "weight=2.0" in repr(two)
 
 
 def test_a_model_that_does_not_score_is_refused():
     with pytest.raises(TypeError, match=r"abstract.*score"):
-        Reranker()
+        Scorer()
 
 
-class Recorder(Reranker):
+class Recorder(Scorer):
     """Scores a pair by the length of its text, remembers its calls, and fails on `poison`.
 
     `held` holds every call until it is set."""
@@ -370,11 +419,12 @@ class Recorder(Reranker):
         self.entered = threading.Event()
         self.inside = 0
 
-    def score(self, pairs):
+    def score(self, queries, texts):
+        pairs = list(map(Pair, queries, texts))
         self.inside += 1
         assert self.inside == 1, "two threads in the model"
         try:
-            self.calls.append(list(pairs))
+            self.calls.append(pairs)
             self.entered.set()
             assert self.held.wait(30)
             for pair in pairs:
@@ -388,9 +438,13 @@ class Recorder(Reranker):
 class Slow(Recorder):
     """Takes two milliseconds a call, so that others come meanwhile."""
 
-    def score(self, pairs):
+    def score(self, queries, texts):
         time.sleep(0.002)
-        return super().score(pairs)
+        return super().score(queries, texts)
+
+
+def scored_together(recorder, pairs):
+    return recorder.score_pairs(*sides(pairs))
 
 
 def pairs(*texts):
@@ -406,7 +460,7 @@ def until(condition):
 
 
 def waiting(recorder):
-    return recorder._queue.waiting[False]
+    return recorder._batches._waiting
 
 
 class Crowd:
@@ -419,10 +473,10 @@ class Crowd:
         pool = ThreadPoolExecutor(1 + len(others))
         self.recorder.held.clear()
         self.recorder.entered.clear()
-        futures = [pool.submit(self.recorder.score_pairs, first)]
+        futures = [pool.submit(scored_together, self.recorder, first)]
         assert self.recorder.entered.wait(30)
         for number, other in enumerate(others, start=1):
-            futures.append(pool.submit(self.recorder.score_pairs, other))
+            futures.append(pool.submit(scored_together, self.recorder, other))
             until(lambda number=number: len(waiting(self.recorder)) == number)
         self.recorder.held.set()
         pool.shutdown(wait=True)
@@ -456,35 +510,117 @@ def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd):
     with pytest.raises(ZeroDivisionError, match=r"^poison$"):
         bad.result()
     assert crowd.recorder.counts["failed_batches"] == 2
-    assert crowd.recorder.score_pairs(pairs("again")) == [5.0]
+    assert scored_together(crowd.recorder, pairs("again")) == [5.0]
 
 
 def test_everyone_is_told_where_every_request_fails(crowd):
     futures = crowd.ask(pairs("poison"), pairs("poison 1"), pairs("poison 2"))
     assert [str(each.exception()) for each in futures] == ["poison", "poison 1", "poison 2"]
-    assert not waiting(crowd.recorder) and crowd.recorder.score_pairs(pairs("a")) == [1.0]
+    assert not waiting(crowd.recorder) and scored_together(crowd.recorder, pairs("a")) == [1.0]
 
 
 class Stopped(BaseException):
     """What Ctrl-C is to the thread that it hits."""
 
 
-def test_a_stopped_leader_leaves_the_others_to_another(crowd):
-    score, stops = crowd.recorder.score, iter([False, True])
+def test_an_interruption_inside_the_model_reaches_the_thread_whose_pairs_are_scored(crowd):
+    score = crowd.recorder.score
 
-    def stopped_once(given):
-        if next(stops, False):
+    def stopping(queries, texts):
+        if "bb" in texts:
             raise Stopped
-        return score(given)
+        return score(queries, texts)
 
-    crowd.recorder.score = stopped_once
-    futures = crowd.ask(pairs("a"), pairs("bb"), pairs("ccc"), pairs("dddd"))
-    assert futures[0].result() == [1.0]
-    stopped = [isinstance(each.exception(), Stopped) for each in futures]
-    assert sum(stopped) == 1
-    for number, future in enumerate(futures, start=1):
-        assert stopped[number - 1] or future.result() == [float(number)]
-    assert crowd.recorder.score_pairs(pairs("again")) == [5.0]
+    crowd.recorder.score = stopping
+    first, stopped, other = crowd.ask(pairs("a"), pairs("bb"), pairs("ccc"))
+    assert (first.result(), other.result()) == ([1.0], [3.0])
+    assert isinstance(stopped.exception(), Stopped)
+    assert scored_together(crowd.recorder, pairs("again")) == [5.0]
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+from soundingline.pipelines.rerank.reranker import Scorer
+
+class Parts(Scorer):
+    fingerprint = "parts"
+    parts = 0
+
+    def score(self, queries, texts):
+        if texts[0] == "long":
+            if not self.parts:
+                threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+            for _ in range(3000):
+                self._batches.check_wanted()
+                self.parts += 1
+                time.sleep(0.01)
+        return [1.0] * len(texts)
+
+scorer = Parts()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    scorer.score_pairs(["q"], ["long"])
+except KeyboardInterrupt:
+    print("interrupted")
+print(scorer.score_pairs(["q"], ["next"]), scorer.parts < 1000, scorer.counts["failed_batches"])
+"""
+
+
+def test_after_ctrl_c_nobody_waits_for_the_batch_that_was_in_work():
+    command = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "interrupted\n[1.0] True 1\n", done.stderr
+
+
+def test_a_batch_is_wanted_while_one_of_its_threads_waits():
+    batches, turns = SharedBatches(), []
+    entered, checked = threading.Event(), threading.Event()
+
+    def compute(items):
+        turns.append(list(items))
+        if len(turns) == 1:
+            entered.set()
+            assert checked.wait(30)
+        batches.check_wanted()
+        return [2 * item for item in items]
+
+    with ThreadPoolExecutor(3) as pool:
+        futures = [pool.submit(batches.results, [1], compute)]
+        assert entered.wait(30)
+        futures += [pool.submit(batches.results, [number], compute) for number in (2, 3)]
+        until(lambda: len(batches._waiting) == 2)
+        batches._waiting[0].wanted = False  # as after Ctrl-C in one of the threads
+        checked.set()
+        assert [each.result(30) for each in futures] == [[2], [4], [6]]
+    assert sorted(map(len, turns)) == [1, 2]
+
+
+def test_a_request_that_is_interrupted_while_it_waits_is_not_computed(crowd, monkeypatch):
+    def stopped(request):
+        raise Stopped
+
+    recorder = crowd.recorder
+    recorder.held.clear()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(scored_together, recorder, pairs("a"))
+        assert recorder.entered.wait(30)
+        with monkeypatch.context() as patched, pytest.raises(Stopped):
+            patched.setattr(_Request, "result", stopped)
+            scored_together(recorder, pairs("bb"))
+        recorder.held.set()
+        assert first.result(30) == [1.0]
+    assert scored_together(recorder, pairs("ccc")) == [3.0]
+    assert recorder.calls == [pairs("a"), pairs("ccc")]
+
+
+def test_no_thread_is_left_that_holds_the_model():
+    scorer = Recorder()
+    assert scored_together(scorer, pairs("a")) == [1.0]
+    kept = weakref.ref(scorer)
+    del scorer
+    until(lambda: not [each for each in threading.enumerate() if each.name == "batches"])
+    gc.collect()
+    assert kept() is None
 
 
 def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time():
@@ -496,7 +632,7 @@ def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time():
         for turn in range(40):
             lengths = [1 + (number * 7 + turn * 3 + at) % 90 for at in range(1 + turn % 5)]
             texts = ["x" * length for length in lengths]
-            yield recorder.score_pairs(pairs(*texts)), [float(length) for length in lengths]
+            yield scored_together(recorder, pairs(*texts)), [float(length) for length in lengths]
 
     try:
         with ThreadPoolExecutor(32) as pool:
@@ -516,33 +652,33 @@ def test_time_in_the_model_is_counted_once_however_many_wait():
     slow = Slow()
     with ThreadPoolExecutor(8) as pool:
         started = time.perf_counter()
-        list(pool.map(lambda number: slow.score_pairs(pairs(str(number))), range(8)))
+        list(pool.map(lambda number: scored_together(slow, pairs(str(number))), range(8)))
         passed = time.perf_counter() - started
     assert 0.002 * slow.counts["batches"] <= slow.counts["seconds"] + 0.001 <= passed + 0.001
 
 
 def test_a_scorer_that_gives_another_number_of_scores_is_refused():
     class Wrong(Recorder):
-        def score(self, pairs):
+        def score(self, queries, texts):
             return [0.0]
 
     with pytest.raises(InputError, match=r"1 scores for 2 pairs"):
-        Wrong().score_pairs(pairs("a", "b"))
+        scored_together(Wrong(), pairs("a", "b"))
 
 
 def test_who_has_scores_does_not_wait_for_the_next_batch(crowd):
     recorder = crowd.recorder
     recorder.held.clear()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(recorder.score_pairs, pairs("a"))
+        first = pool.submit(scored_together, recorder, pairs("a"))
         assert recorder.entered.wait(30)
-        second = pool.submit(recorder.score_pairs, pairs("bb"))
+        second = pool.submit(scored_together, recorder, pairs("bb"))
         until(lambda: len(waiting(recorder)) == 1)
         score, free = recorder.score, threading.Event()
 
-        def blocked(given):
+        def blocked(queries, texts):
             assert free.wait(30)
-            return score(given)
+            return score(queries, texts)
 
         recorder.score = blocked
         recorder.held.set()

@@ -19,7 +19,7 @@ from support.benchmarks import (
 from soundingline.experiments.collection import prepare
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.lexical.index import LexicalEngine
-from soundingline.pipelines.requirement_scorers import LexicalLocator
+from soundingline.pipelines.requirements.locators import LexicalLocator
 from soundingline.toolkit import optional
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.browsecomp_plus import BrowseCompPlus, BrowseCompWikipedia

@@ -12,7 +12,7 @@ from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.threats import THREATS, ComposedCell, find_threats
 
 BM25 = {"_target_": "soundingline.pipelines.retrieve.BM25", "k1": 0.9, "b": 0.4}
-DENSE = {"_target_": "soundingline.pipelines.learned.dense.Dense", "model": "e5"}
+DENSE = {"_target_": "soundingline.pipelines.learned.dense.dense_retriever", "model": "e5"}
 MONOT5 = {"_target_": "soundingline.pipelines.rerank.monot5.MonoT5", "model": "monot5"}
 BROWSING = {"_target_": "soundingline.toolkit.search.RankedBrowsing"}
 TOP_K = {"_target_": "soundingline.toolkit.search.TopK"}

@@ -250,7 +250,7 @@ def scored(docid, *cells, **facts):
 
 
 class AnyPassage:
-    """A store in which every passage says the same, but for those of d1, which it lacks."""
+    """A store in which every passage says the same, but for those of d1, which are missing."""
 
     def __init__(self, text="The mill grinds barley."):
         self.text = text
@@ -263,7 +263,7 @@ class AnyPassage:
 
 def two_rounds(qid="7"):
     """`two_calls` of a navigator: a first round with two requirements, and a second one that adds
-    the third and scores d1 again; the answer lists d2, d1 and an id that the corpus lacks."""
+    the third and scores d1 again; the answer lists d2, d1 and an id of no document."""
     met, missed, unknown = ("satisfied", 0.95), ("not", 0.1), ("unknown", 0.0)
     first = {
         "round": 1,

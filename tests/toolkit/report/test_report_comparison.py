@@ -46,9 +46,9 @@ from soundingline.toolkit.report.plots import (
     spreads,
 )
 from soundingline.toolkit.report.results import (
+    ReportData,
     glossary_section,
     ranked,
-    report_data,
     results_section,
 )
 from soundingline.toolkit.report.tuning import render_tuning
@@ -64,14 +64,14 @@ UNCLEAR = CLEAR._replace(low=-0.02, high=0.32, p=0.05, p_holm=0.1, questions_nee
 
 
 def data_of(*verdicts, runs=(LOW, HIGH), **arguments):
-    return report_data(runs, verdicts, **arguments)
+    return ReportData(runs, verdicts, **arguments)
 
 
 def words_of(*verdicts, **arguments):
     return "".join(span.text for span in summary(data_of(*verdicts, **arguments)))
 
 
-def test_a_resolved_difference_has_its_interval_the_correction_and_the_questions():
+def test_a_significant_difference_has_its_interval_the_correction_and_the_questions():
     end = (
         "Significant means p of at most 0.05 after Holm’s correction over the 1 comparison of a "
         "measure, on 100 questions."
@@ -85,17 +85,17 @@ def test_a_resolved_difference_has_its_interval_the_correction_and_the_questions
     assert words_of(CLEAR) == f"B raises accuracy by 0.150 [0.050, 0.250] against A. {end}"
 
 
-def test_where_nothing_is_resolved_no_run_is_named_the_best():
+def test_where_nothing_is_significant_no_run_is_named_the_best():
     ranges = "accuracy ranges from 0.400 to 0.550 over 2 runs. "
     start = (
         f"No difference in accuracy is significant: {ranges}The largest difference in accuracy is "
         "+0.150 [−0.020, 0.320], of B against A; "
     )
-    about = "about 1,234 questions would resolve a difference of this size. "
+    about = "about 1,234 questions would make a difference of this size significant. "
     assert words_of(UNCLEAR).startswith(start + about)
     for needed in (None, float("inf")):
         said = words_of(UNCLEAR._replace(questions_needed=needed))
-        assert said.startswith(f"{start}no number of questions would resolve it.")
+        assert said.startswith(f"{start}no number of questions would make it significant.")
     assert words_of() == f"{ranges}No difference between them was tested."
     equal = [replace(run, metrics={"accuracy": 0.4}) for run in (LOW, HIGH)]
     said = words_of(UNCLEAR._replace(difference=0.0, mean_a=0.4), runs=equal)
@@ -105,7 +105,7 @@ def test_where_nothing_is_resolved_no_run_is_named_the_best():
     assert "largest" not in said
 
 
-def test_the_two_largest_resolved_differences_come_first_and_the_others_are_counted():
+def test_the_two_largest_significant_differences_come_first_and_the_others_are_counted():
     both = {"accuracy": 0.4, "nDCG@10": 0.3}
     runs = [replace(LOW, name=name, metrics=both) for name in "ABCDE"]
     rows = [
@@ -143,7 +143,7 @@ def test_the_chance_level_of_yes_no_questions_is_told_where_there_are_some():
 
 def test_a_factorial_design_without_a_baseline_has_contrasts_of_one_factor_and_all_pairs_folded():
     runs = six_runs()
-    data = report_data(runs, compare(runs, ["accuracy"], test="t", resamples=99))
+    data = ReportData(runs, compare(runs, ["accuracy"], test="t", resamples=99))
     page = written(data, differences_section(data))
     result = contrasts(data)
     assert len(result) == 3 + 6  # retrievers within each unit, pairs of units within each retriever
@@ -224,10 +224,10 @@ def test_questions_without_an_accepted_answer_are_counted_if_there_is_an_accurac
     run = fake_run("one", 0.5, unit="document")
     counts = {**run.counts, "without_accepted_answer": 7}
     said = "Left out of accuracy, without an accepted answer: 7 of 100 questions."
-    assert said in warnings(report_data([replace(run, counts=counts)]))
+    assert said in warnings(ReportData([replace(run, counts=counts)]))
     metrics = {name: value for name, value in run.metrics.items() if name != "accuracy"}
     lists = replace(run, counts={**counts, "without_accepted_answer": 100}, metrics=metrics)
-    assert "Left out of accuracy" not in " ".join(warnings(report_data([lists])))
+    assert "Left out of accuracy" not in " ".join(warnings(ReportData([lists])))
 
 
 LEVELS = {"bm25": 0.4, "tuned": 0.5, "sira": 0.8}
@@ -263,7 +263,7 @@ def compared(runs, **arguments):
     verdicts = []
     for group in by_benchmark(runs):
         verdicts += compare(group, ["nDCG@10"], test="t", resamples=99)
-    return report_data(runs, verdicts, main="nDCG@10", **arguments)
+    return ReportData(runs, verdicts, main="nDCG@10", **arguments)
 
 
 def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row():
@@ -290,7 +290,7 @@ def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_syst
     assert [system.label for system, _ in leaders(systems, "nDCG@10")] == ["bm25", "tuned", "sira"]
 
 
-def test_a_system_that_lacks_a_benchmark_has_no_macro_average_and_it_is_said():
+def test_a_system_without_a_run_on_a_benchmark_has_no_macro_average_and_it_is_said():
     data = compared(grid("fever-sira"))
     section = benchmarks_section(data)
     page, rows = written(data, section), texts(section.tables[0])
@@ -310,7 +310,7 @@ def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
     (bm25, *_) = systems.systems
     own = [one.metrics["nDCG@10"] for one in runs[:6] if one.factors["retriever"] == "bm25"]
     assert systems.macro_average(bm25, "nDCG@10") == pytest.approx(sum(own) / 2)
-    (table, *_) = benchmarks_section(report_data(runs, main="nDCG@10")).tables
+    (table, *_) = benchmarks_section(ReportData(runs, main="nDCG@10")).tables
     assert table.note == "No system has nDCG@10 on quora."
 
 
@@ -415,10 +415,10 @@ def test_a_run_of_several_roles_has_a_row_for_each_and_for_all():
 
 def test_unknown_money_has_no_share_and_runs_of_one_role_no_such_section():
     known = {name: value for name, value in TWO.items() if "dollars" not in name}
-    (table,) = agents.roles_section(report_data([run_with("two", **known)])).tables
+    (table,) = agents.roles_section(ReportData([run_with("two", **known)])).tables
     assert texts(table)[0][1:] == ["agent", "2.00", "1,000", "—", "—", "—", "—", "—"]
     for run in (run_with("one", **ONE), run_with("none")):
-        assert agents.roles_section(report_data([run])) is None
+        assert agents.roles_section(ReportData([run])) is None
 
 
 def costed(name, dollars, known):
@@ -436,7 +436,7 @@ def test_a_mean_over_the_known_costs_has_their_number():
     known = [("few", 0.5, 10), ("one", 0.25, 1), ("all", 0.5, 100)]
     runs = [costed(name, dollars, range(count)) for name, dollars, count in known]
     table = printed(comparison_table(runs, measures=["usage_dollars"]))
-    data = report_data(runs, measures=["usage_dollars"])
+    data = ReportData(runs, measures=["usage_dollars"])
     report = written(data, results_section(data), glossary_section(data))
     for text in (report.html, report.markdown, table):
         assert "2.2500 (n=10)" in text and "0.0000 (n=1)" in text
@@ -454,7 +454,7 @@ def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
         "query_new_later": {"q1": 0.25},
     }
     other, run = (fake_run(unit, 0.5, unit=unit) for unit in ("document", "passage"))
-    data = report_data([run.with_values({**run.per_question, **values}), other])
+    data = ReportData([run.with_values({**run.per_question, **values}), other])
     form, changes = agents.queries_section(data).tables
     assert [column.title for column in form.columns[:4]] == ["run", "queries", "n", "words"]
     assert [row[1:4] for row in texts(form)] == [
@@ -468,17 +468,17 @@ def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
     ]
     shown = written(data, results_section(data), glossary_section(data)).markdown
     assert "query_new" in shown and "query_new_later" not in shown
-    assert agents.queries_section(report_data([other])) is None
+    assert agents.queries_section(ReportData([other])) is None
 
 
 def test_a_comparison_of_cost_has_the_number_of_its_questions():
     runs = [costed("one", 0.5, range(10)), costed("two", 0.25, range(4, 30))]
-    data = report_data(runs, paired(runs, "usage_dollars"))
+    data = ReportData(runs, paired(runs, "usage_dollars"))
     report = written(data, differences_section(data))
     for text in (report.html, report.markdown):
         assert "for which it is known in both runs, 6 of 100" in text
     runs = [costed("one", 0.5, range(100)), costed("two", 0.25, range(100))]
-    data = report_data(runs, paired(runs, "usage_dollars"))
+    data = ReportData(runs, paired(runs, "usage_dollars"))
     report = written(data, differences_section(data))
     assert "known in both runs" not in report.html
 
@@ -497,7 +497,7 @@ def test_a_run_of_unknown_cost_is_not_drawn_and_one_without_cost_is_at_zero(monk
     ]
     drawn = []
     monkeypatch.setattr(agents, "against_cost", lambda points, **_: drawn.append(points) or "")
-    data = report_data(runs)
+    data = ReportData(runs)
     section = agents.costs_section(data)
     first, second, third = (style.label for style in data.styles)
     for words in ("dollars (once, for the corpus)", "dollars (per query)"):
@@ -518,7 +518,7 @@ def test_the_cost_of_a_run_has_the_spread_over_its_questions_and_its_local_model
     costs = {"index_seconds": {"all": 9.0, "gpu": 4.0}, "once": {"seconds": 2, "dollars": 0.5}}
     manifest = {**first.manifest, "stages": stages, "costs": costs}
     first = replace(first, repeats=spent, manifest=manifest)
-    table = agents.cell_costs_table(report_data([first, second]))
+    table = agents.cell_costs_table(ReportData([first, second]))
     shown, empty = (dict(zip([c.title for c in table.columns], r, strict=True)) for r in table.rows)
     # 11, 22, 33, 44 and 55 tokens: the 90th percentile is between the last two.
     assert shown["tokens"].text == "33 / 51" and shown["tokens"].sub == "165 in 5"
@@ -526,12 +526,12 @@ def test_the_cost_of_a_run_has_the_spread_over_its_questions_and_its_local_model
     assert shown["GPU seconds"].text == "100" and shown["GPU seconds"].sub == "reranker 30, llm 70"
     assert shown["index"].text == "9.0" and shown["index"].sub == "4 on a GPU"
     assert shown["phrases"].text == "2.0" and shown["phrases"].sub == "0.50 dollars"
-    assert agents.cell_costs_table(report_data([second])) is None
+    assert agents.cell_costs_table(ReportData([second])) is None
     assert cost_tables([second]) == []
     (printed,) = cost_tables([first, second])
     assert [str(column.header) for column in printed.columns][1:3] == ["tokens", "GPU seconds"]
     ranking = replace(second, manifest={"costs": {"query": {"seconds": 0.25}}})
-    ((_, seconds),) = agents.cell_costs_table(report_data([ranking])).rows
+    ((_, seconds),) = agents.cell_costs_table(ReportData([ranking])).rows
     assert (seconds.text, seconds.sub) == ("0.2", "mean") and cost_tables([ranking]) == []
 
 
@@ -547,8 +547,8 @@ def test_a_report_with_a_baseline_opens_with_what_each_change_does():
     shown = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
     assert [text for text in shown if "=" in text] == ["retriever=bm25_tuned", "unit=passage"]
     assert {"difference in accuracy", "difference in recall_surfaced", "dollars"} <= set(shown)
-    # Narrow screens have a figure for each measure instead.
-    assert re.findall(r'<figure class="(\w+)"', page.html)[:3] == ["wide", "narrow", "narrow"]
+    # Narrow screens and paper have the same figure.
+    assert re.findall(r'<figure class="(\w+)"', page.html) == ["wide"]
     assert shown.count("0.2500") == 2
 
 
@@ -564,7 +564,7 @@ def test_accuracy_is_shown_against_dollars_else_tokens_with_the_front():
         for run, a in zip(six_runs()[:3], (0.4, 0.6, 0.5), strict=True)
     ]
     priced = [spending(run, cost, 10.0) for run, cost in zip(runs, (0.1, 0.2, 0.3), strict=True)]
-    data = report_data(priced)
+    data = ReportData(priced)
     section = agents.accuracy_cost_section(data)
     assert [row[-1].text for row in section.tables[0].rows] == ["yes", "yes", "no"]
     totals = [row[2].sub for row in section.tables[0].rows]
@@ -574,15 +574,15 @@ def test_accuracy_is_shown_against_dollars_else_tokens_with_the_front():
     assert f"the Pareto front is {first}, then {second}&quot;"[:-6] in svg
     assert all(label in re.findall(r"<text[^>]*>([^<]*)</text>", svg) for label in (first, second))
     # One run without a price is named; with a single price left, tokens are drawn.
-    one_unknown = report_data([priced[0], priced[1], spending(runs[2], tokens=10.0)])
+    one_unknown = ReportData([priced[0], priced[1], spending(runs[2], tokens=10.0)])
     assert f"their dollars are unknown: {third}." in agents.accuracy_cost_section(one_unknown).key
     unpriced = [
         spending(run, tokens=tokens) for run, tokens in zip(runs, (9.0, 5.0, 1.0), strict=True)
     ]
-    by_tokens = agents.accuracy_cost_section(report_data(unpriced))
+    by_tokens = agents.accuracy_cost_section(ReportData(unpriced))
     assert "the tokens" in by_tokens.lead
     assert [row[-1].text for row in by_tokens.tables[0].rows] == ["no", "yes", "yes"]
-    assert agents.accuracy_cost_section(report_data(six_runs())) is None
+    assert agents.accuracy_cost_section(ReportData(six_runs())) is None
 
 
 def shared(run, share, accuracy):
@@ -606,7 +606,7 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
         for share, values in figures.items()
         for place, run in enumerate((default, tuned))
     ]
-    section = agents.corpus_size_section(report_data(runs))
+    section = agents.corpus_size_section(ReportData(runs))
     rows = section.tables[0].rows
     expected = [(f"{share:.2f}", f"{value:.3f}") for share in figures for value in figures[share]]
     assert [(row[1].text, row[2].text) for row in rows] == expected
@@ -624,9 +624,9 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
     assert "2 systems over one benchmark with corpora of 3 sizes." in page
     assert "macro average" not in page.lower() and "macro" not in terminal
     assert "0.683" not in terminal
-    assert agents.corpus_size_section(report_data(six_runs())) is None
+    assert agents.corpus_size_section(ReportData(six_runs())) is None
     other = replace(runs[0], manifest={**runs[0].manifest, "config": {"benchmark": {"name": "x"}}})
-    assert agents.corpus_size_section(report_data([other, *runs[1:]])) is None
+    assert agents.corpus_size_section(ReportData([other, *runs[1:]])) is None
 
 
 # Main effects and interactions.
@@ -634,7 +634,7 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
 
 def effects(runs):
     """The first column of the section; None without a section."""
-    section = effects_section(report_data(runs))
+    section = effects_section(ReportData(runs))
     return None if section is None else [row[0] for row in texts(section.tables[0])]
 
 
@@ -647,7 +647,7 @@ def test_a_factor_with_two_levels_is_shown_once():
     ]
 
 
-def test_a_setting_that_its_option_determines_is_no_factor():
+def test_a_setting_that_its_option_determines_is_not_a_factor():
     runs = [
         replace(run, factors={**run.factors, "retriever.k1": "25"})
         if run.factors["retriever"] == "bm25_tuned"
@@ -879,7 +879,7 @@ def run_with_steps(name, passed, right):
 def test_steps_labels_and_the_terms_of_each_difference_are_shown():
     first = run_with_steps("first", (30, 20, 20, 10), 6)
     second = run_with_steps("second", (40, 20, 20, 20), 20)
-    data = report_data([first, second], paired([first, second], "accuracy"), baseline="first")
+    data = ReportData([first, second], paired([first, second], "accuracy"), baseline="first")
     section = agents.steps_section(data)
     steps, terms, labels = section.tables
     assert [column.title for column in steps.columns[1:]] == [s.replace("_", " ") for s in STEPS]
@@ -901,6 +901,6 @@ def test_steps_labels_and_the_terms_of_each_difference_are_shown():
     }  # fmt: skip
     assert labels.rows[0][-1].sub == "yes no 2, in question 1"
     assert len(labels.columns) == len(LABELS) + 2
-    assert agents.steps_section(report_data([LOW, HIGH], [])) is None
+    assert agents.steps_section(ReportData([LOW, HIGH], [])) is None
     further = [column.title for table in results_section(data).tables for column in table.columns]
     assert "answer_shown" in further and not [n for n in further if n.startswith(("step", "label"))]

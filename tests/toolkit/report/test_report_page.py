@@ -29,6 +29,7 @@ from report_runs import (
     printed,
     searched,
     six_runs,
+    texts,
     traced,
     two_calls,
     two_rounds,
@@ -56,11 +57,11 @@ from soundingline.toolkit.report.measures import (
     ordered,
     probability,
 )
-from soundingline.toolkit.report.page import plain_markdown
+from soundingline.toolkit.report.page import Column, Table, TableEntry, plain_markdown
 from soundingline.toolkit.report.results import (
+    ReportData,
     exits_section,
     mean_interval,
-    report_data,
     results_section,
     run_interval,
     stages_section,
@@ -118,9 +119,48 @@ def test_both_formats_hold_the_same_tables(page, six):
     ]
 
 
+@pytest.mark.slow
+def test_the_tables_are_frames_of_the_values_themselves(six):
+    runs = six_runs()
+    results, *_ = (table.to_frame() for table in six.tables["results"])
+    assert list(results["unit · retriever"][:2]) == [
+        "document · bm25_default", "document · bm25_tuned"
+    ]  # fmt: skip
+    assert list(results["accuracy"]) == [run.metrics["accuracy"] for run in runs]
+    assert list(results["failed"]) == [run.counts["failed"] for run in runs]
+    columns = [Column("cost", note="once"), Column("cost", "later", note="again"), Column("n")]
+    frame = Table(columns, [{"cost": 1.5, "later": TableEntry(2, "two")}]).to_frame()
+    assert frame.to_dict("list") == {"cost (once)": [1.5], "cost (again)": [2], "n": [None]}
+
+
 def results_of(page):
     """The table of results."""
     return next(table for table in page.tables() if "failed" in table[0])
+
+
+def titled(page):
+    """The tables that can be scrolled, as lists of the titles of their columns, and of each row's
+    entries: what a narrow screen, which has no head of a table, shows next to each."""
+    for table in page.soup.select(".scroll > table"):
+        # A title is followed by the small note of its column.
+        titles = ["".join(th.find_all(string=True, recursive=False)) for th in table.select("th")]
+        heads = titles[: len(table.select("thead th"))]
+        yield (
+            heads[1:],
+            [[td.get("data-column") for td in tr("td")] for tr in table.select("tbody tr")],
+        )
+
+
+@pytest.mark.slow
+def test_each_entry_names_its_column_for_narrow_screens(page, tmp_path):
+    folder = traced(tmp_path / "run", two_rounds(), passages=AnyPassage())
+    counts = []
+    for each in (page, Page(folder / "index.html"), Page(folder / "1-7.html")):
+        tables = list(titled(each))
+        counts.append(len(tables))
+        for heads, rows in tables:
+            assert rows and all(row == heads for row in rows)
+    assert counts == [len(page.tables()), 1, 2]
 
 
 @pytest.mark.slow
@@ -217,7 +257,7 @@ def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     calls = {"calls": 1203, "repeated": 5, "refused": 7, "refused_missing_argument": 7}
     calling = replace(calling, counts={**calling.counts, **ends, **calls})
     quiet = replace(quiet, counts={**quiet.counts, "calls": 5, "repeated": 0, "refused": 0})
-    data = report_data([calling, quiet, old])
+    data = ReportData([calling, quiet, old])
     report = written(data, exits_section(data))
     tables = {tuple(table[0][1:]): table[1:] for table in Page(report.html).tables()}
     assert "No format: the answer did not have" in report.html
@@ -230,7 +270,7 @@ def test_refused_and_repeated_calls_and_reasons_are_counted_by_run():
     for repeated in (4, 0):
         counts = {**old.counts, "calls": 9, "refused": 0, "repeated": repeated}
         notes = [
-            each.note for each in exits_section(report_data([replace(old, counts=counts)])).tables
+            each.note for each in exits_section(ReportData([replace(old, counts=counts)])).tables
         ]
         assert ("that repeat an earlier one" in " ".join(notes)) == bool(repeated)
 
@@ -280,14 +320,14 @@ def test_missing_tiers_curves_and_calls_of_one_run_are_dashes():
 def test_curves_in_numbers_are_the_last_recall_within_the_budget():
     curve = [(1.0, 0.0), (9.0, 0.125), (11.0, 0.5), (90.0, 0.75), (101.0, 0.875)]
     runs = [replace(c, curves={"documents": curve}) for c in six_runs()[:2]]
-    data = report_data(runs)
+    data = ReportData(runs)
     text = written(data, curves_section(data)).markdown
     assert "at 1 (documents) | at 10 (documents) | at 100 (documents) | at 1,000" in text
     assert "| 0.000 | 0.125 | 0.750 | 0.875 |" in text
 
 
 def before_results(*runs):
-    data = report_data(runs)
+    data = ReportData(runs)
     return Page(written(data, results_section(data)).html).raw("main")[0].split("Results")[0]
 
 
@@ -382,7 +422,7 @@ def test_other_measures_have_students_interval(values, interval):
     assert result is None if interval is None else result == pytest.approx(interval, abs=1e-3)
 
 
-def test_a_value_that_is_no_mean_of_its_questions_has_no_interval():
+def test_a_value_that_is_not_a_mean_of_its_questions_has_no_interval():
     run = six_runs()[0]
     assert run_interval(run, "completion") is None
     assert run_interval(run, "accuracy") is not None
@@ -446,24 +486,24 @@ def test_counts_of_stages_are_shown_by_run_and_stage():
     one, other = six_runs()[:2]
     counted = {"reranker": {"pairs_scored": 1234, "unscored": 0, "cache_hit_rate": 0.5}}
     runs = [replace(one, manifest={**one.manifest, "stages": counted}), other]
-    data = report_data(runs)
+    data = ReportData(runs)
     section = stages_section(data)
     ((row,),) = (table.rows for table in section.tables)
     shown = ["reranker", "pairs_scored 1,234, cache_hit_rate 0.5"]
     assert [entry.text for entry in row[1:]] == shown
-    assert stages_section(replace(data, styles=data.styles[1:])) is None
+    assert stages_section(ReportData(runs[1:])) is None
 
 
 def test_the_report_says_which_judge_made_each_accuracy():
     first, second = (replace(run, judge="Qwen/Qwen3-32B") for run in six_runs()[:2])
-    same = results_section(report_data([first, second])).note
+    same = results_section(ReportData([first, second])).note
     assert "Answers were judged by Qwen/Qwen3-32B." in same
     exact = replace(second, judge="the exact rule")
-    data = report_data([first, exact])
+    data = ReportData([first, exact])
     one, other = (style.label for style in data.styles)
     note = results_section(data).note
     assert f"Qwen/Qwen3-32B ({one}); the exact rule ({other})." in note
-    assert "Answers were judged" not in results_section(report_data(six_runs())).note
+    assert "Answers were judged" not in results_section(ReportData(six_runs())).note
 
 
 # The table that the terminal prints.
@@ -571,14 +611,14 @@ def test_the_name_and_the_path_of_a_benchmark_are_shown_once():
     named = {"benchmark": "beir", "benchmark.name": "vaswani", "benchmark.path": "vaswani"}
     settings = [{"benchmark": "cacm"}, named]
     runs = [replace(run, factors=row) for run, row in zip(six_runs(), settings, strict=False)]
-    assert [style.label for style in report_data(runs).styles] == ["cacm", "vaswani"]
+    assert [style.label for style in ReportData(runs).styles] == ["cacm", "vaswani"]
     stages = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
-    lacking = [replace(run, factors=row) for run, row in zip(runs, stages, strict=True)]
-    assert [style.label for style in report_data(lacking).styles] == ["none", "monot5 · depth=10"]
+    partly = [replace(run, factors=row) for run, row in zip(runs, stages, strict=True)]
+    assert [style.label for style in ReportData(partly).styles] == ["none", "monot5 · depth=10"]
     # As in the document rows of Table 3 of arXiv 2602.21456.
     readers = [{"unit": "document", "tool.get_document": value} for value in ("False", "True")]
     rows = [replace(run, factors=row) for run, row in zip(runs, readers, strict=True)]
-    labels = [style.label for style in report_data(rows).styles]
+    labels = [style.label for style in ReportData(rows).styles]
     assert labels == ["get_document=False", "get_document=True"]
     table = comparison_table(runs)
     assert [str(column.header) for column in table.columns][:2] == ["benchmark", "accuracy"]
@@ -610,9 +650,9 @@ def test_each_question_has_a_page_and_the_index_has_a_row_for_it(tmp_path):
     assert names(folder) == {"index.html", "1-7.html", "1-8.html"}
     index = Page(folder / "index.html")
     assert [" ".join(row) for row in index.rows()[1:]] == [
-        "7Who built the mill? completed correct 0.67 0.33 0.33 0.33 2 17 0.5000 1.5",
-        "8Who burned it? failed — 0.00 0.00 0.00 0.00 0 0 — 2.0",
-        "9Never asked? missing" + " —" * 9,
+        "7 Who built the mill? completed correct 0.67 0.33 0.33 0.33 2 17 0.5000 1.5",
+        "8 Who burned it? failed — 0.00 0.00 0.00 0.00 0 0 — 2.0",
+        "9 Never asked? missing" + " —" * 9,
     ]
     links = index.attributes("href", tag="a")
     assert links == ["1-7.html", "1-8.html"]
@@ -631,7 +671,7 @@ def test_the_index_has_the_label_of_each_repeat_and_the_report_leads_to_the_page
     index = Page(write_traces(folder, benchmark, run))
     labels = ["right", "wrong", "failed", "failed", "—", "—"]
     assert index.rows()[0][3] == "Label" and [row[3] for row in index.rows()[1:]] == labels
-    data = report_data([run], traces={run.name: "run/traces/index.html"})
+    data = ReportData([run], traces={run.name: "run/traces/index.html"})
     *_, table = steps_section(data).tables
     counts = {c.title: e for c, e in zip(table.columns, table.rows[0], strict=True)}
     assert (counts["wrong"].text, counts["wrong"].link) == ("1", "run/traces/index.html#wrong")
@@ -661,6 +701,9 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
     assert rows["d1"] == ["evidence", "1 in call 1", "call 1", "call 1", "never", "never"]
     assert rows["d2"] == ["evidence 2, gold", "—", "never", "never", "call 2", "yes"]
     assert rows["d3"] == ["evidence", "4 in call 1", "call 1", "never", "never", "never"]
+    for tier, calls in (("best rank", "11"), ("surfaced", "11"), ("opened", "2"), ("cited", "")):
+        links = page.soup.select(f'td[data-column="{tier}"] a')
+        assert [link["href"] for link in links] == [f"#call-{call}" for call in calls]
 
 
 def test_links_within_a_page_have_their_targets(tmp_path):
@@ -899,23 +942,23 @@ def test_rounds_have_their_queries_and_checklist():
 def test_documents_are_in_the_order_of_the_answer_with_the_newest_scores():
     labels = judged_documents(BENCHMARK.qrels, "7")
     matrix = matrix_values(two_rounds(), labels, AnyPassage())
-    assert [row["docid"] for row in matrix["documents"]] == ["d2", "d1", "x9"]
-    second, first, other = matrix["documents"]
-    assert (second["listed"], first["listed"], other["listed"]) == (1, 2, None)
-
-    def cells(row):
-        return [cell and (cell["verdict"], cell["score"]) for cell in row["cells"]]
-
-    assert cells(first) == [("satisfied", "0.95"), ("satisfied", "0.95"), ("unknown", "0.00")]
-    assert cells(other) == [("not", "0.10"), ("unknown", "0.00"), None]
-    assert (first["score"], second["overall"]) == ("0.90", 0.99)
-    assert second["judged"] == ["evidence 2", "gold"] and second["title"] == "Of d2"
-    evidence = second["cells"][1]
-    assert (evidence["passage"], evidence["rationale"]) == ("d2%p1", "because of d2")
-    assert (first["cells"][1]["passage"], first["cells"][2]["passage"]) == ("d1%p1", "")
-    texts = {name: passage["text"] for name, passage in matrix["passages"].items()}
-    assert texts["d2%p1"] == "The mill grinds barley."
-    assert texts["d1%p0"] == "", "the store does not have those of d1"
+    titles = [column.title for column in matrix["table"].columns]
+    assert titles[1:] == ["place in the answer", "score", "overall", "1", "2", "3"]
+    assert [column.tip for column in matrix["table"].columns[4:]] == list(CHECKLIST)
+    assert texts(matrix["table"]) == [
+        ["d2", "1", "0.97", "0.99", "✓ 0.95", "✓ 0.95", "✓ 0.95"],
+        ["d1", "2", "0.90", "—", "✓ 0.95", "✓ 0.95", "? 0.00"],
+        ["x9", "—", "0.05", "—", "✗ 0.10", "? 0.00", "—"],
+    ]
+    (document, *_, second, _), (*_, unknown), _ = matrix["table"].rows
+    assert document.judged == ["evidence 2", "gold"] and document.sub == "Of d2"
+    assert (second.kind, second.tip) == ("satisfied", "because of d2")
+    assert second.link == f"#passage-{matrix['passages']['d2%p1']['place']}"
+    assert (unknown.kind, unknown.link) == ("unknown", "")
+    shown = {name: passage["text"] for name, passage in matrix["passages"].items()}
+    assert shown["d2%p1"] == "The mill grinds barley."
+    assert shown["d1%p0"] == "", "the store does not have those of d1"
+    assert matrix["passages"]["d2%p1"]["reasons"] == [(2, "✓ 0.95", "because of d2")]
     answer = values(two_rounds())["documents"]
     assert answer == [("d2", ["evidence 2", "gold"]), ("d1", ["evidence"]), ("gone", ())]
 

@@ -606,6 +606,17 @@ def test_an_impossible_usage_in_a_file_is_unknown():
     assert from_record(record).usage == {"calls": 4, "agent_unmetered": 1, "unmetered": 1}
 
 
+@pytest.mark.parametrize("count", [2**63, 10**400])
+def test_a_count_that_other_programs_cannot_hold_is_refused(count):
+    for part, place in (("calls", "tokens"), ("exposures", 3)):
+        record = json.loads(dump_trajectory(EXAMPLE))
+        record[part][0][place] = count
+        with pytest.raises(InputError, match=rf"{part}.0.{place} is \d+. valid: less than"):
+            from_record(record)
+    record["exposures"][0][3], record["messages"][0]["n"] = 1, count
+    assert from_record(record).messages[0]["n"] == count
+
+
 @settings(max_examples=cases(60), deadline=None)
 @given(
     st.builds(

@@ -1,35 +1,27 @@
-"""Scorers of requirements without a language model, their evidence, and the cache of all scores.
+"""Scorers of requirements without a language model, and the cache of all scores.
 
 See `soundingline.toolkit.search.scoring` for the protocol and
-`soundingline.pipelines.chat_scorer` for the scorer that asks a language model.
+`soundingline.pipelines.requirements.chat` for the scorer that asks a language model.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from soundingline.pipelines.cache import Key, ResultCache, text_hash
-from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
-from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import sigmoid
-from soundingline.pipelines.rerank.reranker import Pair, Reranker
-from soundingline.pipelines.stage import Counts, LRUCache, Texts
-from soundingline.toolkit.data import first_units, parent
-from soundingline.toolkit.errors import InputError, check_int, parse
+from soundingline.pipelines.rerank.reranker import Pair, Scorer
+from soundingline.pipelines.stage import Counts
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import file_hash, fingerprint
 from soundingline.toolkit.obfuscation import read_text
-from soundingline.toolkit.search.literature import Located
 from soundingline.toolkit.search.scoring import (
     BY_SCORE,
     CandidateDocument,
@@ -161,10 +153,10 @@ class RerankerScorer:
 
     needs_llm = False
 
-    def __init__(self, scorer: Reranker, *, output: str = "logit") -> None:
+    def __init__(self, scorer: Scorer, *, output: str = "logit") -> None:
         if output not in OUTPUTS:
             raise InputError(f"output={output!r}", valid=", ".join(OUTPUTS))
-        if not isinstance(scorer, Reranker):
+        if not isinstance(scorer, Scorer):
             raise InputError(
                 f"{type(scorer).__name__} scores no pairs",
                 valid="a re-ranker that scores each pair by itself, such as monot5 or rankllama",
@@ -193,7 +185,8 @@ class RerankerScorer:
             for candidate in candidates
         ]
         pairs = list(dict.fromkeys(pair for row in rows for one in row for pair in _pairs(one)))
-        scores = dict(zip(pairs, self.scorer.score_pairs(pairs), strict=True))
+        values = self.scorer.score_pairs(*([pair[side] for pair in pairs] for side in (0, 1)))
+        scores = dict(zip(pairs, values, strict=True))
         self._counts.add(pairs=len(pairs), not_a_number=sum(map(math.isnan, scores.values())))
         return [self._document_score(row, scores) for row in rows]
 
@@ -345,132 +338,3 @@ class FileScorer:
 
 def _normalised(text: str) -> str:
     return " ".join(text.split()).casefold()
-
-
-# The passages in which a document meets a requirement, best first.
-
-Passages = list[list[list[Located]]]
-
-
-class Ranges(NamedTuple):
-    """The passages of some documents: document i has the units `first[i]` up to `last[i]`
-    (exclusive) of the index, which begin at `start[i]` in an array of all of them."""
-
-    first: NDArray[np.int64]
-    last: NDArray[np.int64]
-    start: NDArray[np.int64]
-
-    @property
-    def total(self) -> int:
-        return int((self.last - self.first).sum())
-
-    @property
-    def units(self) -> list[int]:
-        pairs = zip(self.first.tolist(), self.last.tolist(), strict=True)
-        return [unit for first, last in pairs for unit in range(first, last)]
-
-
-class LexicalLocator:
-    """Finds evidence by BM25. Thread-safe.
-
-    Args:
-        index: An index of passages, or of documents, which are their own evidence. The units of a
-            document are adjacent, as in every index that `build` makes.
-        k1, b: Parameters of BM25; its statistics are those of the index.
-    """
-
-    _least: ClassVar[float] = 0.0  # a passage with this score contains no term
-
-    def __init__(self, index: LexicalIndex, k1: float = 0.9, b: float = 0.4) -> None:
-        check_settings(k1, b, 1)
-        self.index = index
-        self._norms = TfWeights.of(k1, b, index.statistics.average_length).norms
-
-    def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Passages:
-        """For each document and each requirement the `most` best passages that contain a term of
-        the requirement, best first, equal scores in the order of the text. `KeyError` for an
-        unknown document."""
-        check_int("most", most)
-        ranges = self.ranges(docids)
-        scores = self.scores(requirements, ranges)
-        return [
-            [self._best(first, row[start : start + last - first], most) for row in scores]
-            for first, last, start in zip(
-                ranges.first.tolist(), ranges.last.tolist(), ranges.start.tolist(), strict=True
-            )
-        ]
-
-    def scores(
-        self, requirements: Sequence[str], ranges: Ranges
-    ) -> Sequence[NDArray[np.floating[Any]]]:
-        """For each requirement the score of every unit in the ranges: float [units]."""
-        every = []
-        for requirement in requirements:
-            scores = np.zeros(ranges.total)
-            for term, count in Counter(self.index.analyzer.terms(requirement)).items():
-                weight = count * self.index.idf(term)
-                within = self.index.postings_within(term, ranges.first, ranges.last)
-                owners, units, frequencies = within
-                norms = self._norms[self.index.length_codes[units]]
-                positions = ranges.start[owners] + units - ranges.first[owners]
-                scores[positions] += weight * frequencies / (frequencies + norms)
-            every.append(scores)
-        return every
-
-    def ranges(self, docids: Sequence[str]) -> Ranges:
-        """The units of the documents. `KeyError` for an unknown document."""
-        docnos = self.index.docnos
-        first = np.full(len(docids), -1, dtype=np.int64)
-        last = first.copy()
-        for position, docid in enumerate(docids):
-            numbers = docnos.numbers(first_units(docid))
-            if numbers.max() < 0:
-                raise KeyError(docid)
-            end = first[position] = int(numbers[numbers >= 0][0])
-            while end < len(docnos) and parent(docnos[end]) == docid:
-                end += 1
-            last[position] = end
-        sizes = last - first
-        return Ranges(first, last, np.cumsum(sizes) - sizes)
-
-    def _best(self, first: int, scores: NDArray[np.floating[Any]], most: int) -> list[Located]:
-        """The best of the units from number `first`, whose scores these are."""
-        order = np.argsort(-scores, kind="stable")[:most]
-        return [
-            Located(self.index.docnos[first + unit], float(scores[unit]))
-            for unit in order.tolist()
-            if scores[unit] > self._least
-        ]
-
-
-class DenseLocator(LexicalLocator):
-    """Finds evidence by the dot product of the vectors of requirement and passage. Thread-safe.
-
-    Every passage has a score, so that a document has evidence for each requirement. Vectors of
-    passages are computed in batches when a document is first requested.
-
-    `index` is as for `LexicalLocator`, and says which passages a document has; `encoder` encodes
-    requirements as queries and passages, by their `texts`, as documents; the newest `kept` vectors
-    of passages are in memory.
-    """
-
-    _least = -np.inf
-
-    def __init__(
-        self, index: LexicalIndex, encoder: Dense, texts: Texts, kept: int = 20_000
-    ) -> None:
-        super().__init__(index)
-        check_int("kept", kept)
-        self.encoder, self._texts, self._vectors = encoder, texts, LRUCache(kept)
-
-    def scores(
-        self, requirements: Sequence[str], ranges: Ranges
-    ) -> Sequence[NDArray[np.floating[Any]]]:
-        if not requirements or not ranges.total:
-            return [np.zeros(ranges.total, np.float32) for _ in requirements]
-        vectors = np.stack(self._vectors.get(ranges.units, self._encoded))
-        return list(np.stack(self.encoder.encode_queries(requirements)) @ vectors.T)
-
-    def _encoded(self, units: Sequence[int]) -> list[NDArray[np.float32]]:
-        texts = self._texts([self.index.docnos[unit] for unit in units])
-        return self.encoder.encode([unit.contents for unit in texts])

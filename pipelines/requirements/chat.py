@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from soundingline.pipelines.prompting import (
     CachedLLM,
+    LlmStep,
     PromptTemplate,
     Reply,
     json_answer,
     json_object,
 )
-from soundingline.pipelines.requirement_scorers import CachedRequirementScorer, without_scored
+from soundingline.pipelines.requirements.scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
-from soundingline.pipelines.stage import Counts
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.errors import is_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.messages import Token
@@ -50,7 +49,6 @@ _ANSWER = {
     "probability": {"type": "number"},
 }
 UNREADABLE = "unreadable"
-_COUNTS = ("documents", UNREADABLE, "refused", "failed", "completed", "asked", "retried", "shared")
 
 
 class ReadAnswer(NamedTuple):
@@ -61,7 +59,7 @@ class ReadAnswer(NamedTuple):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ChatScorer:
+class ChatScorer(LlmStep):
     """Scores requirements by a language model: one request for each candidate document.
 
     The model answers with a JSON object that has a score for each requirement and the probability
@@ -90,7 +88,7 @@ class ChatScorer:
     Source: the Scorer of Du et al. (2026), with another prompt.
     """
 
-    needs_llm = True
+    counted = ("documents", UNREADABLE, "refused", "failed", "completed")
 
     prompt: str | None = None
     structured: bool = True
@@ -99,8 +97,19 @@ class ChatScorer:
     def __post_init__(self) -> None:
         self._prompt = PromptTemplate(self.prompt, "scorer/requirements.txt", _PLACES)
         self._resources = ScorerResources()
-        self._counts = Counts(*_COUNTS)
-        self._make_llms(self.log_probabilities)
+        settings = {
+            **(json_answer("judgement", _ANSWER) if self.structured else {}),
+            **({"logprobs": _LIKELIEST} if self.log_probabilities else {}),
+        }
+        self.prepare_llm(
+            "requirements-chat",
+            ["requirements", self._prompt.text],
+            settings=settings,
+            select_tokens=_verdict_token,
+            caches_empty=False,
+        )
+        # For the overall probability alone, which an answer without scores may have.
+        self._llm_of_overall = replace(self._llm, is_empty=lambda text: read_answer(text) is None)
 
     @property
     def fingerprint(self) -> str:
@@ -111,19 +120,14 @@ class ChatScorer:
 
     @property
     def counts(self) -> Mapping[str, float]:
-        return self._counts()
+        return self._counts()  # those of the cache are in the counts of the cached scores
 
     def bind(self, resources: ScorerResources) -> RequirementScorer:
         """The scorer with the model and a cache of its scores. `InputError` without a model."""
-        if resources.model is None:
-            raise InputError(
-                "scorer=chat asks a language model, and none is chosen",
-                do="choose one for it: llm@librarian_llm=... (or llm=..., which it shares)",
-            )
-        bound = copy.copy(self)
+        self.model_and_cache(resources)
+        log_probabilities = self.log_probabilities and resources.gives_logprobs
+        bound = replace(self, log_probabilities=log_probabilities)
         bound._resources = resources
-        if not resources.gives_logprobs:
-            bound._make_llms(False)
         return CachedRequirementScorer(bound, resources.caches)
 
     def score(self, candidates: Sequence[CandidateDocument]) -> list[DocumentScore]:
@@ -166,10 +170,8 @@ class ChatScorer:
         return [_document_score(candidate, replies[prompt]) for candidate, prompt in pairs]
 
     def _replies(self, qids: Mapping[str, str], llm: CachedLLM) -> dict[str, Reply]:
-        if self._resources.model is None:
-            raise RuntimeError("the scorer has no model: bind it to one")
         try:
-            return llm.of(self._resources.model, self._resources.caches).replies(qids)
+            return llm.of(*self.model_and_cache(self._resources)).replies(qids)
         except BadRequest as error:
             raise BadRequest(
                 f"{error} (scorer.structured=false and scorer.log_probabilities=false ask for less)"
@@ -199,22 +201,10 @@ class ChatScorer:
             }
         )
 
-    def _make_llms(self, log_probabilities: bool) -> None:
-        """Make the models for requirements, and for the overall probability alone."""
-        settings = {
-            **(json_answer("judgement", _ANSWER) if self.structured else {}),
-            **({"logprobs": _LIKELIEST} if log_probabilities else {}),
-        }
-        self._llm_of_overall = CachedLLM(
-            name="requirements-chat",
-            parts=["requirements", self._prompt.text],
-            is_empty=lambda text: read_answer(text) is None,
-            counts=self._counts,
-            settings=settings,
-            select_tokens=_verdict_token,
-            caches_empty=False,
-        )
-        self._llm = replace(self._llm_of_overall, is_empty=_without_scores)
+    def is_empty(self, answer: str) -> bool:
+        """Whether an answer has no score of a requirement."""
+        read = read_answer(answer)
+        return read is None or not read.scores
 
 
 def read_answer(text: str) -> ReadAnswer | None:
@@ -228,11 +218,6 @@ def read_answer(text: str) -> ReadAnswer | None:
             readable = bool(scores) or not rows
             answer = ReadAnswer(scores, _unit(value.get("probability"))) if readable else None
     return answer
-
-
-def _without_scores(text: str) -> bool:
-    answer = read_answer(text)
-    return answer is None or not answer.scores
 
 
 def _read_row(row: Any) -> tuple[int, RequirementScore] | None:

@@ -1,0 +1,1 @@
+"""Scoring how far documents meet requirements: scorers, and locators of their evidence."""
