@@ -44,7 +44,7 @@ from soundingline.experiments.config import (
     register,
     unknown_key,
 )
-from soundingline.experiments.refusals import fault_of, refusal_line, refuse_secrets
+from soundingline.experiments.refusals import refusal_line, refuse_secrets, shared_cause_of
 from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
@@ -614,8 +614,8 @@ class _Job:
         return None
 
     def _check(self, settings: Settings) -> None:
-        # Those of a sweep may come from a file of options.
-        refuse_secrets(settings.overrides)
+        # Those of a sweep, and other values, may come from a file of options.
+        refuse_secrets(settings.overrides, settings.config)
         if self.name not in SHARDED and settings.config.shards != 1:
             raise InputError(
                 f"shards={settings.config.shards} for {self.prog}",
@@ -627,11 +627,11 @@ class _Job:
         if not is_bad_input(error):
             raise error
         self.refused.append(refusal_line(error))
-        if is_first(settings, fault_of(error) or self.refused[-1]):
+        if is_first(settings, shared_cause_of(error) or self.refused[-1]):
             notify(self.refused[-1])
         if settings.multirun:
             failed = CellFailed(self.refused[-1])
-            failed.fault = fault_of(error)
+            failed.shared_cause = shared_cause_of(error)
             raise failed from None
 
 

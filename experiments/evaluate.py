@@ -62,9 +62,9 @@ from soundingline.toolkit.llm.blocking import interruptible, run_coroutine
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel, last_cap, open_ledger
+from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.llm.prices import AGENTS, ANSWERING, Price, PriceTables, UsageTotals
-from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.report import (
     benchmark_tables,

@@ -43,7 +43,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
-from soundingline.toolkit.llm.server import is_healthy
+from soundingline.toolkit.llm.local_servers import is_healthy
 from soundingline.toolkit.tokens import load_tokenizer
 
 if TYPE_CHECKING:

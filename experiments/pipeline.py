@@ -33,7 +33,7 @@ from soundingline.toolkit.llm.blocking import (
 )
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.server import Servers
+from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.obfuscation import mark_obfuscated
 from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.search import Literature, Operators

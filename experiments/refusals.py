@@ -15,7 +15,7 @@ from hydra.errors import (
     MissingConfigException,
     OverrideParseException,
 )
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, ValidationError
 
 from soundingline.experiments.config import (
@@ -33,15 +33,22 @@ from soundingline.toolkit.llm.errors import ModelError, Unreachable
 from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
 
-def refuse_secrets(overrides: Iterable[str]) -> None:
-    """`InputError` for the first override that holds a secret, by its key or by a key inside its
-    value, with the environment variable to use instead. The value is not repeated. A reference to
-    the environment, `'${oc.env:NAME}'`, is none."""
+def refuse_secrets(overrides: Iterable[str], config: DictConfig | None = None) -> None:
+    """`InputError` for the first override, and then for the first value of a configuration, that
+    holds a secret, by its key or by its form, with the environment variable to use instead. The
+    value is not repeated. A reference to the environment, `'${oc.env:NAME}'`, is not a secret."""
     texts = [text for text in overrides if "=" in text and not text.startswith("-")]
-    for text in texts:
-        key, value = key_of(text), _value(text)
-        if REDACTED not in text and not list(find_secrets(value, key)):
-            continue
+    held = [
+        key_of(text)
+        for text in texts
+        if REDACTED in text or list(find_secrets(_value(text), key_of(text)))
+    ]
+    if config is not None:
+        raw = OmegaConf.to_container(config, resolve=False)
+        names = (name.rpartition("sweeper.params.")[2] for name, _ in find_secrets(raw))
+        # Hydra joins the overrides, which are checked above, in the name of a folder.
+        held += [name.lstrip("+~") for name in names if name != "hydra.job.override_dirname"]
+    for key in held:
         if key.endswith("key_env"):
             raise InputError(
                 f"{key} is not the name of an environment variable",
@@ -49,8 +56,7 @@ def refuse_secrets(overrides: Iterable[str]) -> None:
                 do="export the key under such a name, and give that name",
             )
         raise InputError(
-            f"{key} would put a secret on the command line, which process lists, histories and run "
-            "folders keep",
+            f"{key} would put a secret where process lists, histories and run folders keep it",
             do=_instead(key, texts),
         )
 
@@ -142,9 +148,9 @@ def _unreadable(error: OverrideParseException) -> str:
     )
 
 
-def fault_of(error: BaseException) -> str:
+def shared_cause_of(error: BaseException) -> str:
     """What other cells of a sweep would meet too, such as `no connection to <host>`; else empty."""
-    return next(filter(None, (getattr(each, "fault", "") for each in _causes(error))), "")
+    return next(filter(None, (getattr(each, "shared_cause", "") for each in _causes(error))), "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -18,8 +18,8 @@ from soundingline.experiments.pipeline import Stages, chosen_parameters, stage_c
 from soundingline.experiments.recorded import recorded_option
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.llm.messages import ChatModel
-from soundingline.toolkit.llm.server import Servers
 from soundingline.toolkit.runs import RunFolder, make_manifest
 
 # The servers of a sweep, in the process that runs its cells. They end with the sweep

@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.cells import Cells
 from soundingline.experiments.config import Settings, check_keys, key_of, search_path_of, value_of
+from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
@@ -55,20 +56,20 @@ _OPEN = ("", _INTERRUPTED, _JOB)
 
 class CellStatus(NamedTuple):
     """What became of a cell: its overrides, `running`, `done` or `failed`, and why it failed.
-    `defect` is a traceback, empty for bad input. `fault` is what may end other cells likewise, in
+    `defect` is a traceback, empty for bad input. `shared_cause` is what may end other cells too, in
     a few words."""
 
     overrides: Sequence[str]
     state: str
     reason: str = ""
     defect: str = ""
-    fault: str = ""
+    shared_cause: str = ""
 
 
 class CellFailed(InputError):
-    """A cell of a sweep had bad input, which has been reported. `fault`: see `CellStatus`."""
+    """A cell of a sweep had bad input, which has been reported. See `CellStatus`."""
 
-    fault = ""
+    shared_cause = ""
 
 
 class SweepRefused(BaseException):
@@ -82,8 +83,8 @@ class SweepRefused(BaseException):
 
 class SweepStart(Callback):
     """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
-    where it stands and how many cells it has, masks the secrets of the configuration that Hydra is
-    about to write to `multirun.yaml` there, and prints the threats to the validity of `soundingline
+    where it stands and how many cells it has, refuses a configuration with secrets before Hydra
+    writes it to `multirun.yaml` there, and prints the threats to the validity of `soundingline
     run`. Each cell composes its own configuration from the files of options."""
 
     command: ClassVar[str] = ""
@@ -109,7 +110,7 @@ class SweepStart(Callback):
                 with flag_override(config, ["readonly", "struct"], [False, False]):
                     config.name = sweep_name([*words, *(config.hydra.sweeper.get("late") or ())])
                     config.hydra.overrides.task.append(f"name={config.name}")  # for each cell
-            mask(config)
+            refuse_secrets((), config)
             folder = Path(config.hydra.sweep.dir)
             check_kind(folder, SWEEP_CELLS)
             cells = _cells_of(config, words)
@@ -212,27 +213,12 @@ def check_name(overrides: Iterable[str]) -> None:
             RunFolder.named("", name)
 
 
-def mask(config: DictConfig) -> None:
-    """Put `***` in the place of every secret of a composed configuration; interpolations stay."""
-    raw: Any = OmegaConf.to_container(config, resolve=False)
-    _replace(config, raw, redact(raw))
-
-
-def _replace(node: Any, raw: Any, safe: Any) -> None:
-    for key in raw if isinstance(raw, dict) else range(len(raw)):
-        if isinstance(raw[key], (dict, list)):
-            _replace(node[key], raw[key], safe[key])
-        elif raw[key] != safe[key]:
-            with flag_override(node, ["readonly", "struct"], [False, False]):
-                node[key] = safe[key]
-
-
-def is_first(settings: Settings, fault: str) -> bool:
-    """Whether no other cell of this sweep has reported a fault that ends each of them."""
+def is_first(settings: Settings, cause: str) -> bool:
+    """Whether no other cell of this sweep has reported a cause that ends each of them."""
     if not settings.multirun:
         return True
     try:
-        (_cells_folder(settings) / f"reported-{fingerprint(fault)}").touch(exist_ok=False)
+        (_cells_folder(settings) / f"reported-{fingerprint(cause)}").touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:  # such as a full disk, which is to be reported
@@ -251,7 +237,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         yield
         status = CellStatus(overrides, DONE)
     except CellFailed as error:
-        status = CellStatus(overrides, FAILED, str(error), fault=error.fault)
+        status = CellStatus(overrides, FAILED, str(error), shared_cause=error.shared_cause)
         raise
     except KeyboardInterrupt:  # no defect, whose traceback would be worth reading
         status = CellStatus(overrides, FAILED, _INTERRUPTED)
@@ -261,7 +247,6 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         status = CellStatus(overrides, FAILED, reason, traceback.format_exc())
         raise
     finally:
-        mask(settings.config)  # which launchers of jobs write down with what the job gives back
         write_json(path, status._asdict())
 
 
@@ -377,27 +362,27 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
 
 
 def _by_reason(unfinished: Sequence[CellStatus]) -> list[list[CellStatus]]:
-    """The cells that failed, those with the same fault or reason together. A cell with a defect,
+    """The cells that failed, those with the same cause or reason together. A cell with a defect,
     or without a reason, is alone."""
     groups: dict[Any, list[CellStatus]] = {}
     for number, status in enumerate(unfinished):
         if status.reason not in _OPEN[1:]:
             alone = number if status.defect or not status.reason else -1
-            groups.setdefault((status.fault or status.reason, alone), []).append(status)
+            groups.setdefault((status.shared_cause or status.reason, alone), []).append(status)
     return list(groups.values())
 
 
 def _summary(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str:
     """A line on the cells that failed for one reason, named by the overrides in which the cells of
-    the sweep differ. The first cell has reported a shared fault in full."""
+    the sweep differ. The first cell has reported a shared cause in full."""
     first = group[0]
-    if len(group) == 1 and not first.fault:
+    if len(group) == 1 and not first.shared_cause:
         return _line(first)
     common = set.intersection(*(set(each.overrides) for each in statuses))
     words = [[word for word in each.overrides if word not in common] for each in group]
     names = sorted(" ".join(each) or "no change" for each in words)
     shown = f" ({'; '.join(names)})" if any(words) else ""
-    return f"{_cells(len(group))} failed{shown}: {first.fault or first.reason}"
+    return f"{_cells(len(group))} failed{shown}: {first.shared_cause or first.reason}"
 
 
 def _cells(number: int) -> str:

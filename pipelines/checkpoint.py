@@ -65,7 +65,7 @@ def loading_checkpoint(model: str) -> Iterator[None]:
                 "(HF_HOME) here; or give the path of a folder"
             )
         refusal = InputError(f"the model '{model}' cannot be loaded, {where} ({reason})", do=do)
-        refusal.fault = fault
+        refusal.shared_cause = fault
         raise refusal from error
 
 

@@ -34,7 +34,7 @@ from soundingline.toolkit.corpus.segmentation import line_spans, rule_spans
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.evaluation.answers import answer_tokens
 from soundingline.toolkit.evaluation.judge import JudgeCase, read_verdict
-from soundingline.toolkit.llm.errors import fault
+from soundingline.toolkit.llm.errors import error_of_reply
 from soundingline.toolkit.llm.messages import Token, Turn
 from soundingline.toolkit.llm.wire import sendable_arguments, sendable_name
 from soundingline.toolkit.redaction import redact
@@ -164,7 +164,7 @@ READERS = {
     "call": (sent, ("[", "{", "}", '"', "1", ",", "\\", "\ud800", '{"a":', "é", "%", "A")),
     "whole number": (whole_number, (" ", "1", "+", "a")),
     "answer of a server": (
-        lambda text: fault(400, {"message": text}, {}, where="m", now=0),
+        lambda text: error_of_reply(400, {"message": text}, {}, where="m", now=0),
         ("model ", "does not exist", "context ", "input length", "a", "longer than the "),
     ),
     "masked text": (

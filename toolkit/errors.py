@@ -34,11 +34,11 @@ class InputError(Exception):
     commands print it without a traceback and exit with code 2. Any other exception is a defect.
 
     Attributes:
-        fault: What would end other commands in the same way, such as `no connection to <host>`. A
-            sweep prints it once.
+        shared_cause: What would end other commands in the same way, such as `no connection to
+            <host>`. A sweep prints it once.
     """
 
-    fault = ""
+    shared_cause = ""
 
     def __init__(self, what: str, *, valid: str = "", do: str = "") -> None:
         parts = [what, f"valid: {valid}" if valid else "", do]

@@ -143,7 +143,7 @@ def _reaching(what: str) -> Iterator[None]:
                 f"{what} cannot be downloaded from the Hugging Face hub: {reason}",
                 do="check the name and the network, or give the path of a local copy",
             )
-            refusal.fault = fault
+            refusal.shared_cause = fault
             raise refusal from error
 
 

@@ -1,14 +1,13 @@
-"""Redaction of secrets in configurations, by the names of keys and by the forms of values. Secrets
-belong in environment variables, which a configuration names (`key_env`) or refers to
-(`${oc.env:NAME}`). One that it contains nevertheless must appear in no manifest, name or log."""
+"""Secrets in configurations. A configuration names the environment variable of a key (`key_env`) or
+refers to it (`${oc.env:NAME}`). What `find_secrets` finds beside such references is refused before
+anything is written, and `redact` masks the values that references stand for in what is written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
-from urllib.parse import unquote
 
 REDACTED = "***"
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -30,20 +29,17 @@ _TEXT |= {"min", "next", "no", "pad", "per", "prompt", "query", "sep", "special"
 _TEXT |= {"true", "unk", "yes"}
 
 _SCHEME = r"(?:bearer|basic|token)\s+"
-_REFERENCE = re.compile(rf"(?:{_SCHEME})?\$\{{oc\.env:\w+\}}", re.IGNORECASE)
-# A whole text `name=value` or `name: value`, such as an override or a header.
-_WHOLE = re.compile(r"[-+~]*(?P<name>[\w.@][\w.@-]*)\s*[:=]\s*(?P<value>.+)", re.DOTALL)
-# Parts of a text: the password of a URL and the pairs of its query, pairs of JSON, YAML or a
-# command line, and the value of a header.
-_INSIDE = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"://[^/\s:@]*:(?P<value>[^/\s@]+)(?=@)",
-        r"(?<=[?&])(?P<name>[\w.~%-]+)=(?P<value>[^&#\s]+)",
-        r"""(?<![\w.@-])(?P<name>[\w.@-]+)["']?\s*[:=]\s*"""
-        r"""(?P<value>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\$\{[^{}]*\}|[^\s,;&{}\[\]"']+)""",
-        r"(?:bearer|basic)\s+(?P<value>[\w+/.=~-]{12,})",
-    )
+_REFERENCE = re.compile(rf"[\"']?(?:{_SCHEME})?\$\{{oc\.env:\w+\}}[\"']?", re.IGNORECASE)
+# An override, an assignment or a header, which is the whole text.
+_PAIR = re.compile(r"[-+~]*(?P<name>[\w.@-]+)\s*[:=]\s*(?P<value>.+)", re.DOTALL)
+# What looks like a key in any text: the password of a URL, a key in its query, the value of a
+# header, and what providers issue.
+_FORMS = re.compile(
+    r"://[^/\s:@]*:(?P<password>[^/\s@]+)@"
+    r"|[?&][\w.~%-]*(?:key|token|secret|password)=(?P<query>[^&#\s]+)"
+    r"|\b(?:bearer|basic)\s+(?P<header>[\w+/.=~-]{12,})"
+    r"|\b(?P<key>(?:sk-|hf_|gsk_|xai-|ghp_|github_pat_|pplx-)(?=[\w-]*\d)[\w-]{16,})",
+    re.IGNORECASE,
 )
 _NOTHING = ("", REDACTED, "null", "true", "false")
 
@@ -62,8 +58,9 @@ def is_secret_key(name: str) -> bool:
 
 def redact(value: Any, name: str = "") -> Any:
     """Plain values with `***` in place of every secret: by the names of keys at any depth (`name`
-    is that of the value itself), and inside texts as `name=value`, `name: value` or the password of
-    a URL. References to environment variables, None, truth values and empty texts do not change.
+    is that of the value itself), in a text `name=value` or `name: value`, and what looks like a key
+    in any text. References to environment variables, None, truth values and empty texts do not
+    change.
 
     Example:
         >>> redact({"api_key": "sk-1", "url": "https://me:pw@host/", "k1": 0.9})
@@ -72,35 +69,43 @@ def redact(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: redact(inner, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redact(inner, f"{name}.{option}") for option, inner in _with_options(value)]
-    if value is None or isinstance(value, bool) or value == "":
-        return value
-    # A value that cannot be the name of a variable is probably the key itself.
-    misplaced = name.endswith("key_env") and not VARIABLE.fullmatch(str(value))
-    if misplaced or is_secret_key(name):
-        return value if _refers(value) else REDACTED
-    if not isinstance(value, str):
-        return value
-    pieces, end = [], 0
-    for first, last in sorted(match.span("value") for match in _matches(value)):
-        if first >= end:
-            pieces += [value[end:first], REDACTED]
-        end = max(end, last)
-    return "".join([*pieces, value[end:]])
+        return [redact(inner, name) for inner in value]
+    text, spans = str(value), list(_spans(value, name))
+    for first, last in reversed(spans):
+        text = text[:first] + REDACTED + text[last:]
+    return text if spans else value
 
 
-def find_secrets(value: Any, name: str = "") -> Iterator[str]:
-    """The texts that `redact` would replace, at any depth, without the `Bearer` of a header."""
+def find_secrets(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The name and the text of each secret that `redact` masks, at any depth, without the `Bearer`
+    of a header."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from find_secrets(inner, f"{name}.{key}")
+            yield from find_secrets(inner, f"{name}.{key}".lstrip("."))
     elif isinstance(value, (list, tuple)):
-        for option, inner in _with_options(value):
-            yield from find_secrets(inner, f"{name}.{option}")
-    elif redact(value, name) == REDACTED != value:
-        yield _bare(str(value))
-    elif isinstance(value, str):
-        yield from (_bare(match["value"]) for match in _matches(value))
+        for inner in value:
+            yield from find_secrets(inner, name)
+    else:
+        for first, last in _spans(value, name):
+            secret = str(value)[first:last].strip("\"'")
+            yield name, re.sub(f"^{_SCHEME}", "", secret, flags=re.IGNORECASE)
+
+
+def _spans(value: Any, name: str) -> Iterator[tuple[int, int]]:
+    """Where the secrets of a single value are in its text."""
+    text = str(value)
+    if value is None or isinstance(value, bool) or text in _NOTHING or _REFERENCE.fullmatch(text):
+        return
+    # A value that cannot be the name of a variable is probably the key itself.
+    misplaced = name.endswith("key_env") and not VARIABLE.fullmatch(text)
+    if misplaced or is_secret_key(name):
+        yield 0, len(text)
+    elif (pair := _PAIR.fullmatch(text)) and is_secret_key(pair["name"]):
+        if list(_spans(pair["value"], pair["name"])):
+            yield pair.span("value")
+    else:
+        for form in _FORMS.finditer(text):
+            yield form.span(str(form.lastgroup))
 
 
 def _is_secret(name: str) -> bool:
@@ -112,36 +117,3 @@ def _is_secret(name: str) -> bool:
     if last == "token":
         return not before or before[-1] not in _TEXT
     return last in ("keys", "tokens") and bool(before) and before[-1] in _OWNERS
-
-
-def _refers(value: Any) -> bool:
-    return bool(_REFERENCE.fullmatch(str(value).strip("\"'")))
-
-
-def _with_options(words: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """The items of a list, each with the option before it, as on a command line."""
-    option = ""
-    for word in words:
-        yield option, word
-        option = word if isinstance(word, str) and word.startswith("-") else ""
-
-
-def _matches(text: str) -> Iterator[re.Match[str]]:
-    """The secrets inside a text: the group `value` of each match."""
-    quoted = _WHOLE.fullmatch(text)
-    if quoted and _holds_secret(quoted):
-        yield quoted
-        return
-    for pattern in _INSIDE:
-        yield from filter(_holds_secret, pattern.finditer(text))
-
-
-def _bare(value: str) -> str:
-    return re.sub(f"^{_SCHEME}", "", value.strip("\"'"), flags=re.IGNORECASE)
-
-
-def _holds_secret(match: re.Match[str]) -> bool:
-    named = match.groupdict().get("name")
-    value = match["value"].strip("\"'")
-    secret = named is None or is_secret_key(unquote(named))
-    return secret and value not in _NOTHING and not _refers(value)

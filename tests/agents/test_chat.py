@@ -25,7 +25,7 @@ from soundingline.agents.prompt import FOLDER, SECTIONS, load_prompt
 from soundingline.toolkit.data import Document, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run
-from soundingline.toolkit.llm import ModelError, SamplingParams, ToolCall, Turn, Usage
+from soundingline.toolkit.llm import FunctionCall, ModelError, SamplingParams, Turn, Usage
 from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
@@ -425,7 +425,7 @@ def test_the_end_of_the_runs_money_is_distinguished():
     ],
 )
 def test_a_wrong_call_comes_back_as_a_tool_error(name, arguments, code):
-    model = ScriptedModel(calling(ToolCall("c", name, arguments)), saying())
+    model = ScriptedModel(calling(FunctionCall("c", name, arguments)), saying())
     trajectory = ask(model)
     assert ended(trajectory) == ("completed", "")
     (made,) = trajectory.calls

@@ -27,15 +27,14 @@ from soundingline.agents.chat import ChatAgent, message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn, Usage
+from soundingline.toolkit.llm import FunctionCall, SamplingParams, Turn, Usage
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.errors import BadRequest, ContextOverflow, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.local_servers import LlamaCppServer, serving
 from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai import OpenAIChat, OpenAIResponses
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.server import serving
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import dump_trajectory, from_record
 
@@ -161,7 +160,7 @@ def strange_call(draw, identifier, right):
     text = json.dumps(arguments, ensure_ascii=draw.random() < 0.5)
     if draw.random() < 0.15:
         text = text[: draw.randrange(len(text) + 1)]
-    return ToolCall(identifier, name, draw.choice(JUNK) if draw.random() < 0.03 else text)
+    return FunctionCall(identifier, name, draw.choice(JUNK) if draw.random() < 0.03 else text)
 
 
 class Plain(ScriptedModel):

@@ -9,6 +9,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from support.benchmarks import (
     ANSWERS,
@@ -117,6 +118,33 @@ def test_what_is_no_secret_is_not_refused():
     )
 
 
+@pytest.mark.parametrize("sweep", [(), ("-m",)], ids=["one run", "sweep"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("llm.settings.extra.password", "12345"),
+        ("llm.settings.extra.proxy", f"http://user:{SECRET}@proxy:3128"),
+        ("llm.settings.extra.proxy", "http://user:${oc.env:USER}@proxy:3128"),
+        ("llm.settings.extra.note", f"the key is {SECRET}"),
+        ("llm.key_env", SECRET),
+    ],
+)
+def test_a_secret_in_a_file_of_options_is_refused(key, value, sweep, entry, tmp_path, capfd):
+    preset = tmp_path / "options" / "experiment" / "leaky.yaml"
+    preset.parent.mkdir(parents=True)
+    values = OmegaConf.create({})
+    OmegaConf.update(values, key, value)
+    text = OmegaConf.to_yaml(values)
+    preset.write_text(f"# @package _global_\ndefaults:\n  - override /llm: gpt-5.5\n{text}")
+    given = (f"--config-dir={tmp_path / 'options'}", *TINY, "experiment=leaky", "name=x")
+    assert entry("run", *sweep, *given) == 2
+    told = capfd.readouterr()
+    assert key in told.err and SECRET not in told.err + told.out and "12345" not in told.err
+    written = [path.read_text() for path in Path("runs").rglob("*") if path.is_file()]
+    assert not [text for text in written if SECRET in text or "12345" in text]
+    assert not list(Path("runs").rglob("manifest.json"))
+
+
 # A whole run, in which everything that could be written down is a secret.
 
 PLANTED = {
@@ -125,15 +153,13 @@ PLANTED = {
     "bearer": "k3-planted-52e7a0c41f96bb8d",
     "header": "k4-planted-e80d13c6a2745f9b",
     "password": "k5-planted-19ab47fd03ce682e",
-    "address": "k6-planted-c6f20e7d8b31549a",
-    "query": "k7-planted-8d35b1a6f4097ce2",
     "hub": "k8-planted-3f9c72e5d0b84a16",
     "number": "9401736251840937",
     "reference": "k10-planted-a5d8e1370c94f62b",
 }
 # What a server says that quotes all that it was sent, which is all but the hub's token.
 QUOTED = " ".join(secret for name, secret in PLANTED.items() if name != "hub")
-OPTION = f"""\
+OPTION = """\
 _target_: soundingline.toolkit.llm.openai.OpenAIChat
 model: m
 base_url: ???
@@ -145,20 +171,18 @@ settings:
   _convert_: all
   max_output_tokens: 777
   extra:
-    api_key: {PLANTED["api_key"]}
+    api_key: ${oc.env:PLANTED_API_KEY}
     extra_headers:
-      Authorization: Bearer {PLANTED["bearer"]}
-      X-Api-Key: {PLANTED["header"]}
-    hooks: [{{url: http://hook, password: {PLANTED["password"]}}}]
-    proxy: http://user:{PLANTED["address"]}@proxy:3128
-    callback: https://host/done?id=5&access_token={PLANTED["query"]}
-    client_secret: {PLANTED["number"]}
-    webhook_secret: ${{oc.env:PLANTED_REFERENCE}}
+      Authorization: Bearer ${oc.env:PLANTED_BEARER}
+      X-Api-Key: ${oc.env:PLANTED_HEADER}
+    hooks: [{url: http://hook, password: "${oc.env:PLANTED_PASSWORD}"}]
+    client_secret: ${oc.env:PLANTED_NUMBER}
+    webhook_secret: ${oc.env:PLANTED_REFERENCE}
 server:
   _target_: soundingline.toolkit.llm.local_servers.VllmServer
   _convert_: all
   environment:
-    HF_TOKEN: {PLANTED["hub"]}
+    HF_TOKEN: ${oc.env:PLANTED_HUB}
 """
 
 
@@ -171,8 +195,8 @@ def planted(tmp_path, monkeypatch):
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.setenv("PLANTED_KEY", PLANTED["key"])
-    monkeypatch.setenv("PLANTED_REFERENCE", PLANTED["reference"])
+    for name, secret in PLANTED.items():
+        monkeypatch.setenv(f"PLANTED_{name.upper()}", secret)
     with running_peer() as peer:
         yield (
             peer,
@@ -199,7 +223,7 @@ def secrets_in(folder):
     ]
 
 
-def test_no_secret_is_in_anything_that_a_run_writes(entry, planted, capfd):
+def test_no_secret_is_in_anything_that_a_run_writes(entry, planted, capfd, monkeypatch):
     peer, command = planted
     peer.default = Say(text="Explanation: none\nExact Answer: x\nConfidence: 1%")
     peer.script.append(Fail(400, message=QUOTED))
@@ -215,10 +239,11 @@ def test_no_secret_is_in_anything_that_a_run_writes(entry, planted, capfd):
     assert "HTTP 400, ***" in answers
     config = json.loads(Path("runs/one/manifest.json").read_text())["config"]["llm"]
     assert config["key_env"] == "PLANTED_KEY" and config["settings"]["max_output_tokens"] == 777
-    assert config["settings"]["extra"]["proxy"] == "http://user:***@proxy:3128"
-    # Another key is no other model.
-    option = Path("../options/llm/planted.yaml")
-    option.write_text(option.read_text().replace(PLANTED["api_key"], "renewed-" + SECRET))
+    assert config["settings"]["extra"]["extra_headers"] == dict.fromkeys(
+        ("Authorization", "X-Api-Key"), "***"
+    )
+    # Another key is not another model.
+    monkeypatch.setenv("PLANTED_API_KEY", "renewed-" + SECRET)
     assert entry("run", *command, "name=one") == 0
 
 

@@ -254,7 +254,7 @@ def test_a_hub_whose_name_is_not_resolved_is_not_waited_for(offline, monkeypatch
     optional._is_known.cache_clear()
     with pytest.raises(InputError, match=r"\(no connection to huggingface.co\)") as told:
         config_of("org/name")
-    assert told.value.fault == "no connection to huggingface.co"
+    assert told.value.shared_cause == "no connection to huggingface.co"
     cached(offline, "c" * 40)
     assert config_of("org/name").model_type == "bert"
     assert constants.HF_HUB_OFFLINE is False

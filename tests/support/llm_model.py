@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from soundingline.toolkit.errors import Runtime
-from soundingline.toolkit.llm import Message, SamplingParams, ToolCall, Turn, Usage
+from soundingline.toolkit.llm import FunctionCall, Message, SamplingParams, Turn, Usage
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import AuthenticationFailed, ModelError, ServerGone
 from soundingline.toolkit.llm.messages import Token
@@ -68,7 +68,7 @@ class SentRequest(NamedTuple):
 
 
 def call(name="search", identifier="c1", **arguments):
-    return ToolCall(identifier, name, json.dumps(arguments))
+    return FunctionCall(identifier, name, json.dumps(arguments))
 
 
 def search(query="Grenholm Mill", identifier="c1"):
@@ -276,11 +276,11 @@ class _Slow:
 
 
 def _verdict(asked):
-    from soundingline.toolkit.llm import ToolCall
+    from soundingline.toolkit.llm import FunctionCall
 
     right = "true" if len(asked) % 2 else "false"
     text = f'{{"extracted_answer": "x", "reasoning": "y", "correct": {right}, "confidence": null}}'
-    return calling(ToolCall("v1", "verdict", text), usage=used(50, 5))
+    return calling(FunctionCall("v1", "verdict", text), usage=used(50, 5))
 
 
 def part_of(messages, name):

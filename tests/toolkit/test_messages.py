@@ -494,16 +494,12 @@ def test_names_of_secrets_are_recognised_and_no_others():
     ("value", "wanted"),
     [
         ("+llm.settings.extra.api_key=sk-1,sk-2", "+llm.settings.extra.api_key=***"),
-        ("+llm.settings.extra={api_key: sk-1, n: 2}", "+llm.settings.extra={api_key: ***, n: 2}"),
-        ('{"api_key": "sk 1", "top_k": 20}', '{"api_key": ***, "top_k": 20}'),
+        ("the key hf_abcdefgh12345678 was", "the key *** was"),
+        ("the model hf_abcdefgh-abcdefgh was", "the model hf_abcdefgh-abcdefgh was"),
         ("Authorization: Bearer sk-1", "Authorization: ***"),
         ("Bearer 0123456789abcdef", "Bearer ***"),
         ("https://user:pass@host/v1?api_key=sk-1&n=2", "https://user:***@host/v1?api_key=***&n=2"),
         ("--api-key=sk-1", "--api-key=***"),
-        (
-            ["vllm", "--api-key", "sk-1", "--port", "80"],
-            ["vllm", "--api-key", "***", "--port", "80"],
-        ),
         *(({"key_env": value}, {"key_env": "***"}) for value in ("sk-live-1", "lower_case", 7)),
         *(
             (value, value)
@@ -539,15 +535,15 @@ PLANTED = "planted-0123456789abcdef"
     form=st.sampled_from(["{}", "Bearer {}", "x {} y"]),
 )
 def test_a_secret_is_masked_at_any_depth_and_nothing_around_it(value, path, name, form):
-    assert redact(value) == value and list(find_secrets(value)) == []
+    assert redact(value) == value and not list(find_secrets(value))
     planted = {name: form.format(PLANTED), "beside": value}
     for step in path:
         planted = [value, planted] if step == "list" else {step: planted}
     safe = redact(planted)
     assert PLANTED not in json.dumps(safe) and REDACTED in json.dumps(safe)
     assert redact(safe) == safe
-    (secret,) = find_secrets(planted)
-    assert PLANTED in secret
+    ((where, secret),) = find_secrets(planted)
+    assert PLANTED in secret and where.endswith(name)
 
 
 # Obfuscated lines: the published scheme, marked folders, and an absent or wrong canary.

@@ -7,11 +7,11 @@ a model.
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.llm.messages import (
     ChatModel,
+    FunctionCall,
     Message,
     SamplingParams,
-    ToolCall,
     Turn,
     Usage,
 )
 
-__all__ = ["ChatModel", "Message", "ModelError", "SamplingParams", "ToolCall", "Turn", "Usage"]
+__all__ = ["ChatModel", "FunctionCall", "Message", "ModelError", "SamplingParams", "Turn", "Usage"]

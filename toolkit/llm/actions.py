@@ -8,11 +8,12 @@ schema is a tree of objects below one root, as OpenAI's strict schemas require.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.llm.messages import Message, Tools, user
 from soundingline.toolkit.llm.messages import system as system_message
+from soundingline.toolkit.llm.prompts import json_values
 
 _ACTION = "action"
 ANSWER = "final_answer"
@@ -21,7 +22,6 @@ _PERCENT = "Confidence"
 # small models otherwise fill with their explanation.
 _LONGEST = 400
 _LONGEST_FIELDS = {"Exact Answer": 100}
-_MOST_BRACES = 20  # places in a reply at which an object is looked for
 _HEAD = (
     "How to reply: write one JSON object with one action, and nothing before or after it. The "
     "actions are:"
@@ -34,7 +34,7 @@ _ANSWER_USAGE = (
 
 class Action(NamedTuple):
     """What a reply does: the call of the tool `name` with `arguments` (an object, or text as in
-    `ToolCall`), or without a name the final answer `text`."""
+    `FunctionCall`), or without a name the final answer `text`."""
 
     name: str = ""
     arguments: Mapping[str, Any] | str = ""
@@ -107,7 +107,7 @@ def plain_messages(messages: Sequence[Message], description: str) -> list[dict[s
 def read_action(text: str) -> Action | None:
     """The action of a reply, perhaps with prose or a code fence around it; None without one.
     Arguments of any type are those of a call: the tool refuses what it cannot take."""
-    for value in _objects(text):
+    for value in json_values(text, only_objects=True):
         action = value.get(_ACTION)
         if isinstance(action, str) and action:  # the name alone
             action = {action: {}}
@@ -170,21 +170,6 @@ def _written(message: Message) -> str:
             arguments = function["arguments"]
         actions.append(_example({function["name"]: arguments}))
     return "\n".join(filter(None, [message.get("content"), *actions]))
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a text, in order, those inside others left out."""
-    decoder, position = json.JSONDecoder(), text.find("{")
-    for _ in range(_MOST_BRACES):
-        if position < 0:
-            return
-        try:
-            value, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
-        else:
-            yield value
-        position = text.find("{", end)
 
 
 def _lines(fields: Mapping[str, Any]) -> str:

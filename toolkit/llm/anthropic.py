@@ -32,7 +32,7 @@ _FINISH = {
 }
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class AnthropicMessages(LanguageModel):
     """A model behind `/v1/messages`. The API has no seed.
 
@@ -64,7 +64,8 @@ class AnthropicMessages(LanguageModel):
 
     def __post_init__(self) -> None:
         if self.settings.max_output_tokens is None:
-            self.settings = replace(self.settings, max_output_tokens=self.max_tokens)
+            settings = replace(self.settings, max_output_tokens=self.max_tokens)
+            self._set("settings", settings)
         super().__post_init__()
 
     async def _send(
@@ -83,7 +84,7 @@ class AnthropicMessages(LanguageModel):
             events = (event.to_dict() async for event in stream)
             await gather(events, reply)
             if not reply.get("stop_reason"):
-                raise ServerGone(f"{self._where}: the stream ended before the reply did")
+                raise ServerGone(f"{self.transport.where}: the stream ended before the reply did")
             arrived()
             await asyncio.sleep(0)  # As in `OpenAIModel._send`.
             async for _ in events:  # Read to its end, the connection serves the next request.
@@ -139,10 +140,10 @@ class AnthropicMessages(LanguageModel):
         reason = str(reply["stop_reason"])
         return Turn(
             text=wire.joined_text(
-                [block["text"] for block in blocks if block["type"] == "text"], self._where
+                [block["text"] for block in blocks if block["type"] == "text"], self.transport.where
             ),
             reasoning="\n\n".join(
-                wire.joined_text(block["thinking"], self._where)
+                wire.joined_text(block["thinking"], self.transport.where)
                 for block in blocks
                 if block["type"] == "thinking" and block.get("thinking")
             ),

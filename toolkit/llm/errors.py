@@ -26,7 +26,7 @@ class ModelError(Exception):
         turn: What arrived of the reply, with the usage that was paid for, or None.
         retry_after: The seconds that the server asks to wait, or None.
         attempts: The number of requests that were sent.
-        queue_seconds: How long the last of them waited for a place in flight.
+        queue_seconds: How long the last of them waited for a concurrency slot.
 
     Example:
         >>> error = ModelError("the server closed the connection", retry_after=2.0)
@@ -94,10 +94,10 @@ class UnknownModel(ModelError):
 
 
 class Unreachable(ModelError):
-    """No connection to the server can be made, before any request was sent. `fault` names its
-    address."""
+    """No connection to the server can be made, before any request was sent. `shared_cause` names
+    its address."""
 
-    fault = ""
+    shared_cause = ""
 
     code = "unreachable"
     stops_run = True
@@ -344,7 +344,7 @@ def _fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, An
         yield key or "message", value
 
 
-def fault(
+def error_of_reply(
     status: int,
     body: Any,
     headers: Mapping[str, str],
@@ -437,7 +437,7 @@ def _wait_in_words(sentence: str) -> float | None:
 
 
 def _duration(text: str) -> float | None:
-    """The seconds of `45s`, `1m30.5s`, `120ms` or `30 seconds`; None if it is no such text."""
+    """The seconds of `45s`, `1m30.5s`, `120ms` or `30 seconds`; None if it is not such a text."""
     parts = re.findall(r"(\d+(?:\.\d+)?)\s?(ms|[hms])", text.lower())
     return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 

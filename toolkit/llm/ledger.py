@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
-from soundingline.toolkit.llm.client import LanguageModel, RequestObserver, observed_by
+from soundingline.toolkit.llm.client import RequestObserver, observed_by
 from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Tools, Turn
 from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Amount, Price, UsageTotals
@@ -40,14 +40,14 @@ class PendingRequest:
         self.turn: Turn | None = None
         self._ledger = ledger
         ledger._admit(self)
-        self._under_way = True
+        self._under_way, self._over = True, False
         self._entered = 0
         self._began = ledger._clock()
 
     def reply(self, turn: Turn) -> None:
         """Record the reply of the last attempt; it is on the ledger when this returns."""
         self.turn = turn
-        self._enter(turn, turn)
+        self._enter(turn)
 
     def again(self, error: ModelError) -> None:
         """Record an attempt that ended with this error and is followed by another one, and check
@@ -56,27 +56,33 @@ class PendingRequest:
         Raises:
             OutOfMoney, LedgerFailed: If the request must not be sent again.
         """
-        self._enter(error, error.turn)
+        self._enter(error)
         self._ledger._admit(self)
         self._under_way = True
 
     def end(self, error: BaseException | None = None) -> None:
         """Record that the request is over, with this error if there is one."""
+        if self._over:
+            return
+        self._over = True
         if self._under_way:
-            self._enter(error, getattr(error, "turn", None), failed=True)
+            self._enter(error, failed=True)
         elif self.turn is None:
             # Its attempts are entered, and another one was refused.
             self._ledger._enter(self, UsageTotals(failed=1))
 
-    def _enter(self, outcome: object, paid: Turn | None, *, failed: bool = False) -> None:
+    def _enter(self, outcome: Turn | BaseException | None, *, failed: bool = False) -> None:
         """Record an attempt that ended with `outcome`, a turn or an error. A client that does not
         report its attempts one by one reports their number with the last one."""
-        attempts, now = getattr(outcome, "attempts", 1), self._ledger._clock()
-        first = not self._entered
+        paid, attempts, waited = None, 1, 0.0
+        if isinstance(outcome, (Turn, ModelError)):
+            paid = outcome if isinstance(outcome, Turn) else outcome.turn
+            attempts, waited = outcome.attempts, outcome.queue_seconds
+        first, now = not self._entered, self._ledger._clock()
         account = prices.of_attempt(
             paid.usage if paid else None,
             self.price.cost(paid.usage) if paid else None,
-            seconds=now - self._began - getattr(outcome, "queue_seconds", 0.0),
+            seconds=now - self._began - waited,
         )
         account = replace(
             account,
@@ -149,7 +155,7 @@ class Ledger:
         """The block of one request, which calls `reply(turn)` and, for each attempt that another
         one follows, `again(error)`. An exception with a turn, as a `ModelError` may have, is
         recorded with the usage of that turn, any other one as a failed call. Seconds of waiting for
-        a place in flight (`queue_seconds`) are left out."""
+        a concurrency slot (`queue_seconds`) are left out."""
         entry = PendingRequest(self, role, qid, price)
         try:
             yield entry
@@ -322,7 +328,6 @@ class MeteredModel:
         self._ledger = ledger
         self._role, self._qid, self._price = role, qid, price
         self._arrived = arrived
-        self._reports = isinstance(model, LanguageModel) and model.reports_replies
 
     def ready(self) -> None:
         """As the model's."""
@@ -334,18 +339,20 @@ class MeteredModel:
         """As the model's; `OutOfMoney` if a cap would be exceeded."""
         with self._ledger.request(self._role, self._qid, self._price) as entry:
 
-            def arrived(turn: Turn) -> None:
+            def replied(model: ChatModel, turn: Turn) -> None:
+                # What lies between `self._model` and a client below it may change the reply.
+                if model is not self._model:
+                    return
                 try:
                     if self._arrived is not None:
                         self._arrived(turn)
                 finally:
                     entry.reply(turn)
 
-            observer = RequestObserver(entry.again)
-            with observed_by(observer._replace(reply=arrived) if self._reports else observer):
+            with observed_by(RequestObserver(entry.again, replied, entry.end)):
                 turn = await self._model.respond(messages, tools, settings)
             if entry.turn is None:
-                arrived(turn)
+                replied(self._model, turn)
         return turn
 
     async def close(self) -> None:

@@ -1,25 +1,43 @@
-"""Local servers of vLLM and llama.cpp: their weights and their command lines."""
+"""Local servers of vLLM and llama.cpp: their weights and command lines, and how they are started,
+waited for, stopped and shared."""
 
 from __future__ import annotations
 
 import glob
 import json
 import math
+import os
 import re
 import shutil
+import signal
+import socket
+import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import IO, Annotated, Any, ClassVar
 
+from soundingline.toolkit.console import progress_bar
 from soundingline.toolkit.errors import InputError, Runtime, RuntimeKeys
-from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.server import HOST
+from soundingline.toolkit.files import fingerprint, open_own
+from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
 from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
 from soundingline.toolkit.redaction import find_secrets
 
+HOST = "127.0.0.1"
+_GUARD = Path(__file__).with_name("process_guard.py")
+_TAIL = 15
+_SETTLE = 0.2  # seconds until the last lines of an obfuscated log are there to be quoted
+_DRAIN = 5.0  # seconds for what an ended server has written last
 SERVE = ("vllm", "serve")
 SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it requires
 
@@ -41,18 +59,19 @@ def check_secrets(
 ) -> None:
     """`InputError` if the command line of `server` would hold a secret; it reads the key that it
     requires from the environment variable `variable`."""
-    named = [name for name, value in options.items() if list(find_secrets(value, name))]
-    if named or list(find_secrets(launcher)):
-        source = f"its option {named[0]}" if named else "its launcher"
+    words = (f"{option}={value}" for option, value in pairwise(launcher))
+    named = [f"its option {name}" for name, _ in find_secrets(options)]
+    named += ["its launcher" for _ in find_secrets([*launcher, *words])]
+    if named:
         raise InputError(
-            f"the command line of {server} would hold a secret ({source})",
+            f"the command line of {server} would hold a secret ({named[0]})",
             do=f"export {variable}=... and set key_env={variable}, or HF_TOKEN for the hub: "
             "servers are handed them by their environment",
         )
 
 
 def check_launcher(launcher: Sequence[str], example: str) -> None:
-    """`InputError` if a launcher is no list of words."""
+    """`InputError` if a launcher is not a list of words."""
     if not launcher or isinstance(launcher, str):
         raise InputError(f"launcher is {launcher!r}", valid=f"a list of words, such as {example}")
 
@@ -292,3 +311,194 @@ class LlamaCppServer(LocalServer):
                 do="give the path of a GGUF file: llm.server.gguf=... (see docs/models.md)",
             )
         return path
+
+
+@contextmanager
+def serving(
+    command: Callable[[int], Sequence[str]],
+    *,
+    log: Path,
+    start_seconds: float = 1800.0,
+    grace: float = 20.0,
+    environment: Mapping[str, str] | None = None,
+    advice: str = "",
+    name: str = "",
+) -> Iterator[str]:
+    """Run a server while the block runs. It also ends when this process is killed.
+
+    Args:
+        command: Returns the command line for a port.
+        log: The file to whose end the output goes, obfuscated in an obfuscated folder
+            (`soundingline.toolkit.obfuscation`).
+        start_seconds: How long starting may take.
+        grace: Seconds between the request to end and the kill of the server's process group.
+        environment: Variables that are added to ours.
+        advice: How the program is installed.
+        name: What messages call the server. Empty: its program.
+
+    Yields:
+        The address, `http://127.0.0.1:<port>`.
+
+    Raises:
+        InputError: If the program is not installed, or the server is not ready in time. The message
+            then has the last lines of the log.
+    """
+    with socket.socket() as probe:  # for a free port
+        probe.bind((HOST, 0))
+        address = f"http://{HOST}:{probe.getsockname()[1]}"
+    words = [str(word) for word in command(int(address.rpartition(":")[2]))]
+    if shutil.which(words[0]) is None:
+        how = f" ({advice})" if advice else ""
+        raise InputError(
+            f"the program {words[0]!r} is not installed here",
+            do=f"install it{how}, or set llm.base_url to a server that runs already",
+        )
+    with _output(log) as output:
+        guard = _start(words, output, grace, {**os.environ, **(environment or {})})
+        try:
+            _wait(guard, f"{address}/health", name or words[0], log, start_seconds)
+            yield address
+        finally:
+            _stop(guard, grace)
+
+
+@contextmanager
+def _output(log: Path) -> Iterator[IO[bytes]]:
+    """The file to which a server writes: the log, or a pipe whose lines are written to the log
+    obfuscated."""
+    with os.fdopen(open_own(log, append=True), "ab", buffering=0) as file:
+        if not is_obfuscated(log):
+            yield file
+            return
+        reading, writing = os.pipe()
+
+        def copy() -> None:
+            with os.fdopen(reading, "rb") as lines:
+                for line in lines:
+                    file.write(encrypt_lines(line))
+
+        thread = threading.Thread(target=copy, name="obfuscation", daemon=True)
+        thread.start()
+        try:
+            with os.fdopen(writing, "wb") as pipe:
+                yield pipe
+        finally:
+            thread.join(_DRAIN)
+
+
+def _start(
+    words: Sequence[str], output: IO[bytes], grace: float, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """The guard (`process_guard.py`) of a server that was started."""
+    return subprocess.Popen(
+        [sys.executable, "-I", str(_GUARD), str(grace), *words],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:
+    """Wait until the server is healthy; `InputError` if it ends, or is not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    pause = 0.02
+    with progress_bar(transient=True) as progress:
+        task = progress.add_task(f"starting {name}", total=None, note="")
+        while not is_healthy(url):
+            reason = ""
+            if guard.poll() is not None:
+                time.sleep(_SETTLE)
+                reason = "ended before it was ready"
+            elif time.monotonic() > deadline:
+                reason = f"was not ready within {seconds:g} s"
+            if reason:
+                raise InputError(f"{name} {reason}. Its log ends: {tail(log)}", do=f"see {log}")
+            progress.update(task, note=tail(log, 1)[:60])
+            time.sleep(pause)
+            pause = min(1.0, pause * 1.5)
+
+
+def _stop(guard: subprocess.Popen[bytes], grace: float) -> None:
+    """Closing its standard input ends the guard and its group; killing is for a guard that hangs.
+
+    Waits even if Ctrl-C comes again, because the child is in another group and does not get it.
+    """
+    assert guard.stdin is not None
+    with suppress(OSError):
+        guard.stdin.close()
+    try:
+        guard.wait(grace + 5)
+    finally:
+        if guard.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(guard.pid, signal.SIGKILL)
+            guard.wait()
+
+
+class _Shared:
+    """A server that several models may use, and how many use it now."""
+
+    def __init__(self, block: AbstractContextManager[str]) -> None:
+        self.users = 0
+        self.stack = ExitStack()
+        self.address = self.stack.enter_context(block)
+
+
+class Servers:
+    """Servers that this process has started, by what they were started with.
+
+    A server is started when it is first needed and shared by all models that need the same. It runs
+    until `close`, until the end of the block, or until another one has to be started while this one
+    is unused, because a machine may have room for only one.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[str, _Shared] = {}
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def using(self, key: str, start: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+        """The address of the server `key`, for the block. `start` (such as `serving`) starts it if
+        it does not run or does not answer; errors are those of `start`."""
+        server = self._running.get(key)
+        if server is None or not is_healthy(f"{server.address}/health"):
+            self._end(name for name, other in self._running.items() if not other.users)
+            server = self._running[key] = _Shared(start())
+        server.users += 1
+        try:
+            yield server.address
+        finally:
+            server.users -= 1
+
+    def close(self) -> None:
+        """End all servers."""
+        self._end(self._running)
+
+    def _end(self, keys: Iterable[str]) -> None:
+        for key in list(keys):
+            self._running.pop(key).stack.close()
+
+
+def is_healthy(url: str) -> bool:
+    """Whether an address answers with status 200."""
+    # No proxies: the environment's are not for this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=5) as answer:
+            return int(answer.status) == 200
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def tail(log: Path, lines: int = _TAIL) -> str:
+    """The last lines of a log, joined by ` | `."""
+    text = read_text(log, errors="replace")
+    last_lines = deque((line.strip() for line in text.splitlines() if line.strip()), maxlen=lines)
+    return " | ".join(last_lines)

@@ -39,11 +39,11 @@ def tool_result(call_id: str, text: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class FunctionCall:
     """A tool call as the model wrote it. `arguments` is raw text and may be malformed.
 
     Example:
-        >>> ToolCall("call_1", "search", '{"query": "old mill"}').name
+        >>> FunctionCall("call_1", "search", '{"query": "old mill"}').name
         'search'
     """
 
@@ -129,7 +129,7 @@ class Turn:
         attempts: The number of requests that were sent for this reply.
         tokens: The tokens of the text with their log-probabilities, if the settings request them
             and the server returns them.
-        queue_seconds: How long the last request waited for a place among those in flight.
+        queue_seconds: How long the last request waited for a concurrency slot.
 
     Example:
         >>> Turn(text="1820", usage=Usage(input=900, output=20)).usage.output
@@ -138,7 +138,7 @@ class Turn:
 
     text: str = ""
     reasoning: str = ""
-    tool_calls: Sequence[ToolCall] = ()
+    tool_calls: Sequence[FunctionCall] = ()
     usage: Usage = field(default_factory=Usage)
     finish_reason: str = "stop"
     model: str = ""
@@ -261,7 +261,10 @@ class ChatModel(Protocol):
         ...     return turn.text
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        ...
 
     def ready(self) -> None:
         """`InputError` if the SDK or the key is missing. Sends nothing."""

@@ -19,7 +19,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -72,7 +72,7 @@ _NOT_SUPPORTED = (400, 422, 501)  # what servers reply to a field that they do n
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIModel(LanguageModel):
     """A model behind one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
 
@@ -109,8 +109,8 @@ class OpenAIModel(LanguageModel):
         if not (choices := reply.get("choices")):
             # Some servers report an error with status 200.
             if any(reply.get(name) for name in ("error", "base_resp", "message")):
-                raise self._fault(200, reply, {})
-            raise BadReply(f"{self._where}: the reply has no choices")
+                raise self.transport.error_of_reply(200, reply, {})
+            raise BadReply(f"{self.transport.where}: the reply has no choices")
         choice: Mapping[str, Any] = choices[0]
         return choice
 
@@ -125,7 +125,7 @@ class OpenAIModel(LanguageModel):
         )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIChat(OpenAIModel):
     """A model behind `/chat/completions`.
 
@@ -175,30 +175,35 @@ class OpenAIChat(OpenAIModel):
 
     def _check_constraint(self) -> None:
         http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        settings = replace(self.settings, max_output_tokens=_PROBE_TOKENS)
+        settings, timeout = (
+            replace(self.settings, max_output_tokens=_PROBE_TOKENS),
+            self.settings.timeout,
+        )
         noted = replace(settings, tool_choice=_PROBE["name"])
         body = {
             "model": self.name,
             **self._body([user("Say hello.")], (), settings),
             **self._response_format((_PROBE,), noted),
         }
-        with http.Client(timeout=self.settings.timeout, **self._route()) as http_client:
-            client = getattr(sdk, self.sdk_client)(**self._sdk_arguments(http_client))
+        with self.transport.blocking_client(timeout) as client:
             try:
                 text = client.post(self.path, cast_to=http.Response, body=body).text
-                turn = self._read(wire.json_object(text, self._where, hide=self._hide), ())
+                turn = self._read(
+                    wire.json_object(text, self.transport.where, hide=self.transport.hide), ()
+                )
                 words = turn.text or str([call.name for call in turn.tool_calls])
             except sdk.APIStatusError as error:
                 if error.status_code not in _NOT_SUPPORTED:
                     return
-                turn, words = Turn(), str(self._failure(error, self.settings.timeout))
+                turn, words = Turn(), str(self.transport.error_of(error, timeout))
             except (sdk.APIError, ModelError):
                 return  # The questions will meet it, and try again.
+        words = self.transport.hide(words)[:80]
         noted_word = any(call.arguments == _PROBED for call in turn.tool_calls)
         if not noted_word and turn.finish_reason != "length":
             raise InputError(
-                f"{self._where} does not constrain replies by a JSON schema (response_format), "
-                f"which llm.calls=schema needs; it replied {self._hide(words)[:80]!r}",
+                f"{self.transport.where} does not constrain replies by a JSON schema "
+                f"(response_format), which llm.calls=schema needs; it replied {words!r}",
                 valid="a server that does, such as llama.cpp, vLLM or SGLang",
                 do="set llm.calls=native or llm.calls=text",
             )
@@ -270,8 +275,8 @@ class OpenAIChat(OpenAIModel):
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         choice = self._choice(reply)
         message = choice["message"]
-        content = wire.read_content(message.get("content"), self._where)
-        text, reasoning, provider = _reasoning(message, content, self._where)
+        content = wire.read_content(message.get("content"), self.transport.where)
+        text, reasoning, provider = _reasoning(message, content, self.transport.where)
         functions = ((call.get("id"), call["function"]) for call in message.get("tool_calls") or ())
         parts = [(name, each.get("name"), each.get("arguments")) for name, each in functions]
         calls = wire.tool_calls(parts or content.calls, messages)
@@ -307,7 +312,7 @@ class OpenAIChat(OpenAIModel):
         return turn if limited else super()._whole(turn)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RecordedChat(OpenAIChat):
     """`OpenAIChat` with the recorded replies of a small model, for experiments without a model.
 
@@ -327,14 +332,15 @@ class RecordedChat(OpenAIChat):
     recordings: ClassVar[Path] = Path(__file__).with_name("recordings.jsonl")
 
     licence: str
+    _replies: dict[str, Body] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         if not getattr(self.server, "gguf", None):
-            self.server = None
+            self._set("server", None)
         super().__post_init__()
         first, *rest = map(json.loads, self.recordings.read_text(encoding="utf-8").splitlines())
-        self.weights_fingerprint = first["sha256"][:12]
-        self._replies: dict[str, Body] = {row["request"]: row["reply"] for row in rest}
+        self._set("weights_fingerprint", first["sha256"][:12])
+        self._replies.update((row["request"], row["reply"]) for row in rest)
         for name, value in (("model", self.name), ("licence", self.licence)):
             if first[name] != value or (name == "licence" and value not in LICENCES):
                 raise InputError(
@@ -366,7 +372,7 @@ class RecordedChat(OpenAIChat):
                 f"no reply of {self.name} to this request is recorded: a prompt, a question or a "
                 "setting is another; make recordings GGUF=<file> records all replies anew"
             )
-        return self.replied(self._whole(self._read(reply, messages)))
+        return self._whole(self._read(reply, messages))
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
@@ -442,7 +448,7 @@ def _object_at(text: str, position: int) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAICompletions(OpenAIModel):
     """A model behind `/completions`, a `ChatModel` that takes one message, the prompt.
 
@@ -488,7 +494,7 @@ class OpenAICompletions(OpenAIModel):
         finish = choice.get("finish_reason")
         tokens = list(wire.tokens(choice.get("logprobs")))
         return Turn(
-            text=wire.joined_text(choice["text"], self._where),
+            text=wire.joined_text(choice["text"], self.transport.where),
             finish_reason=str(_FINISH.get(finish, finish)),
             provider={"api": COMPLETIONS_API},
             tokens=tokens if self.kept_tokens is None else tokens[-self.kept_tokens :],
@@ -498,7 +504,7 @@ class OpenAICompletions(OpenAIModel):
         return turn if turn.finish_reason == "length" else super()._whole(turn)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIResponses(OpenAIModel):
     """A model behind `/responses`. The API has no seed.
 
@@ -551,7 +557,7 @@ class OpenAIResponses(OpenAIModel):
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         if reply.get("status") == "failed" or reply.get("error"):
-            raise self._fault(200, reply.get("error") or "failed", {})
+            raise self.transport.error_of_reply(200, reply.get("error") or "failed", {})
         items = reply["output"]
         contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
         refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
@@ -570,7 +576,7 @@ class OpenAIResponses(OpenAIModel):
         elif reply.get("status") == "cancelled":
             finish = "cancelled"
         return Turn(
-            text=wire.joined_text(list(texts), self._where) or refusals,
+            text=wire.joined_text(list(texts), self.transport.where) or refusals,
             reasoning="\n\n".join(filter(None, map(self._thought, _of(items, "reasoning")))),
             tool_calls=calls,
             finish_reason=finish,
@@ -580,7 +586,7 @@ class OpenAIResponses(OpenAIModel):
     def _thought(self, item: Mapping[str, Any]) -> str:
         """The text of a reasoning item: itself where the server gives it, else its summary."""
         parts = item.get("content") or item.get("summary") or ()
-        return "\n\n".join(wire.joined_text(part, self._where) for part in parts)
+        return "\n\n".join(wire.joined_text(part, self.transport.where) for part in parts)
 
     def _usage(self, usage: Any) -> Usage:
         # Writes are billed from GPT-5.6 on, at one rate for 30 minutes and at another for 12 hours.

@@ -21,9 +21,9 @@ from soundingline.toolkit.trajectory import ROLES
 
 _MILLION = 1_000_000
 _RATES = ("input", "cached_input", "output", "cache_write", "cache_write_long")
-# The dearest published one: Anthropic's for an hour. For five minutes, and at OpenAI for thirty, a
+# The highest published rate: Anthropic's for an hour. For five minutes, and at OpenAI for thirty, a
 # write costs 1.25 times the input.
-_DEAREST_WRITE = 2.0
+_HIGHEST_WRITE = 2.0
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class Price:
         cached, written = usage.cached or 0, usage.cache_write or 0
         written_long = min(written, usage.cache_write_long or 0)
         fresh = max(0, usage.input - cached - written)
-        dearest = max(_DEAREST_WRITE * self.input, self.cache_write or 0.0)
+        highest_rate = max(_HIGHEST_WRITE * self.input, self.cache_write or 0.0)
         dollars = (
             fresh * self.input
             + cached * _rate(self.cached_input, self.input)
-            + (written - written_long) * _rate(self.cache_write, dearest)
-            + written_long * _rate(self.cache_write_long, dearest)
+            + (written - written_long) * _rate(self.cache_write, highest_rate)
+            + written_long * _rate(self.cache_write_long, highest_rate)
             + usage.output * self.output
         )
         return dollars / _MILLION
@@ -168,7 +168,7 @@ class UsageTotals:
         retries: Attempts beyond the first of each request.
         input_tokens: As the server counted them, like the other tokens; those of attempts that were
             repeated are included.
-        seconds: From the place in flight to the end, with the waits between attempts.
+        seconds: From the concurrency slot to the end, with the waits between attempts.
         dollars: The known part of the cost.
         unmetered: Replies without usage, whose tokens are in no sum.
         unpriced: Replies whose cost is unknown.
@@ -299,7 +299,7 @@ def usage_totals(record: Mapping[str, Any]) -> UsageTotals:
     return _totals().validate_python(dict(record))
 
 
-class Estimate(NamedTuple):
+class Forecast(NamedTuple):
     """The `total` of a quantity over all `questions`, with the bounds of its prediction interval;
     `low` is never below what the `sampled` questions used already. The bounds are None for a single
     question, which has no spread."""
@@ -311,7 +311,7 @@ class Estimate(NamedTuple):
     high: float | None
 
 
-def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.95) -> Estimate:
+def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.95) -> Forecast:
     """The total over `questions` from the `values` of the first of them (dollars, tokens, seconds).
 
     The textbook prediction interval of a sum: with mean m and deviation s of k values, the n - k
@@ -332,9 +332,9 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
     mean, rest = spent / sampled, questions - sampled
     total = spent + rest * mean
     if sampled == 1:
-        return Estimate(questions, sampled, total, None, None)
+        return Forecast(questions, sampled, total, None, None)
     from scipy.special import stdtrit  # here, because a command's start would wait for it
 
     quantile = float(stdtrit(sampled - 1, (1 + confidence) / 2))
     margin = quantile * stdev(values) * math.sqrt(rest**2 / sampled + rest)
-    return Estimate(questions, sampled, total, max(spent, total - margin), total + margin)
+    return Forecast(questions, sampled, total, max(spent, total - margin), total + margin)

@@ -75,16 +75,17 @@ def _visible(line: str) -> str:
     return "".join(c for c in shown if not is_format_character(c))
 
 
-_OPENING = re.compile(r"[{\[]")
+_OBJECT_OR_LIST, _OBJECT = re.compile(r"[{\[]"), re.compile(r"\{")
 # What cannot be read is tried again from the next bracket; each try may read to the end.
 _MOST_FAILURES = 100
 
 
-def json_values(text: str) -> Iterator[Any]:
-    """The JSON objects and lists of a text, in order, none inside another."""
+def json_values(text: str, *, only_objects: bool = False) -> Iterator[Any]:
+    """The JSON objects and lists of a text, or its objects alone, in order, none inside another."""
+    opening = _OBJECT if only_objects else _OBJECT_OR_LIST
     decoder = json.JSONDecoder()
     position = failures = 0
-    while (start := _OPENING.search(text, position)) and failures < _MOST_FAILURES:
+    while (start := opening.search(text, position)) and failures < _MOST_FAILURES:
         try:
             value, position = decoder.raw_decode(text, start.start())
         except (ValueError, RecursionError):

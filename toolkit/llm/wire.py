@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.llm.errors import BadReply
-from soundingline.toolkit.llm.messages import Message, Token, ToolCall
+from soundingline.toolkit.llm.messages import FunctionCall, Message, Token
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
@@ -54,7 +54,7 @@ def tool_name(name: str) -> str:
 def sendable_object(arguments: str) -> dict[str, Any]:
     """A call's arguments as an object; anything else becomes `{"malformed": <the text>}`."""
     try:
-        value = ToolCall("", "", sendable(arguments)).parsed()
+        value = FunctionCall("", "", sendable(arguments)).parsed()
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"malformed": sendable(arguments)}
@@ -91,7 +91,7 @@ def sendable_tree(value: Any) -> Any:
 
 def tool_calls(
     parts: Iterable[tuple[Any, Any, Any]], messages: Sequence[Message]
-) -> tuple[ToolCall, ...]:
+) -> tuple[FunctionCall, ...]:
     """The calls of a reply to `messages`, from the id, the name and the arguments of each. An
     absent id becomes `call_<number>` by the number of the call in the transcript."""
     calls = []
@@ -100,7 +100,7 @@ def tool_calls(
         if isinstance(arguments, (dict, list)):  # Some servers send the object, not its text.
             arguments = json.dumps(arguments, ensure_ascii=False)
         identifier = str(identifier or f"call_{number}")
-        calls.append(ToolCall(identifier, tool_name(str(name or "")), str(arguments or "")))
+        calls.append(FunctionCall(identifier, tool_name(str(name or "")), str(arguments or "")))
     return tuple(calls)
 
 
@@ -197,7 +197,7 @@ def json_object(content: str, what: str, hide: Callable[[str], str] = str) -> di
         value = None
     if not isinstance(value, dict):
         beginning = hide(content)[:80]
-        raise BadReply(f"{what} answered with something that is no JSON object: {beginning!r}")
+        raise BadReply(f"{what} answered with something that is not a JSON object: {beginning!r}")
     return value
 
 

@@ -38,7 +38,7 @@ from soundingline.toolkit.evaluation.judge import (
     verdicts_in,
 )
 from soundingline.toolkit.evaluation.statistics import agreement
-from soundingline.toolkit.llm import SamplingParams, ToolCall, Turn
+from soundingline.toolkit.llm import FunctionCall, SamplingParams, Turn
 from soundingline.toolkit.llm.errors import (
     AuthenticationFailed,
     OutOfMoney,
@@ -220,7 +220,7 @@ def judged_by_model(*steps, case=CASE, **arguments):
 
 def by_tool(value):
     text = value if isinstance(value, str) else json.dumps(value)
-    return Turn(tool_calls=(ToolCall("c", "verdict", text),))
+    return Turn(tool_calls=(FunctionCall("c", "verdict", text),))
 
 
 def test_the_judge_sees_question_response_and_accepted_answers_and_must_use_its_tool():
@@ -764,7 +764,7 @@ def verdict(prompt, read):
     obeyed = ORDER.lower() in read(prompt).lower()
     honest = "Exact Answer: Paris" in prompt
     text = json.dumps({**json.loads(FAKE), "correct": obeyed or honest})
-    return Turn(tool_calls=(ToolCall("c", "verdict", text),))
+    return Turn(tool_calls=(FunctionCall("c", "verdict", text),))
 
 
 def reply_to(case, read, **arguments):

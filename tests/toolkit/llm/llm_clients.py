@@ -28,7 +28,7 @@ SEARCH = {
 }
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ChatFromThreads(OpenAIChat):
     """`OpenAIChat`, whose requests are those of a `BlockingModel`. It has no tools."""
 
@@ -36,7 +36,8 @@ class ChatFromThreads(OpenAIChat):
 
     async def respond(self, messages, tools=(), settings=None):
         blocking = BlockingModel(self.name, role="agent", settings=self.settings)
-        blocking.start(OpenAIChat(**{f.name: getattr(self, f.name) for f in fields(OpenAIChat)}))
+        given = [item.name for item in fields(OpenAIChat) if item.init]
+        blocking.start(OpenAIChat(**{name: getattr(self, name) for name in given}))
         try:
             return await asyncio.to_thread(blocking.respond, messages, settings)
         finally:

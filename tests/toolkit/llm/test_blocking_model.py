@@ -265,7 +265,7 @@ def test_an_error_of_the_models_own_closing_is_told():
     assert threading.active_count() <= before
 
 
-def test_a_role_that_the_ledger_lacks_is_refused():
+def test_a_role_that_is_missing_from_the_ledger_is_refused():
     with pytest.raises(InputError, match=r"no role 'poet'\. valid: agent, rewriter, reranker"):
         BlockingModel("m", role="poet")
 
@@ -441,7 +441,7 @@ def test_ctrl_c_cancels_the_coroutine_and_waits_for_its_end(place):
     )
     assert process.stdout
     lines = []
-    for _ in range(2):  # The second shows that the first one left nothing behind.
+    for _ in range(2):  # The second shows that the first one left nothing.
         lines.append(process.stdout.readline())
         process.send_signal(signal.SIGINT)
         lines += [process.stdout.readline(), process.stdout.readline()]

@@ -249,7 +249,7 @@ def test_seconds_leave_out_the_wait_for_a_place_in_flight():
 
 
 class Queue:
-    """One place in flight at a server that replies when `replied` is set."""
+    """One concurrency slot at a server that replies when `replied` is set."""
 
     def __init__(self, peer):
         self.ledger, self.replied = Ledger(), threading.Event()
@@ -301,7 +301,7 @@ def test_a_cancelled_request_has_its_seconds_in_flight_and_none_of_waiting(peer)
         assert (await first).text == "yes"
         with pytest.raises(asyncio.CancelledError):
             await second
-        # The place that the second never had is free.
+        # The slot that the second never had is free.
         queue.replied.clear()
         third = queue.ask("third")
         while len(peer.requests) < 2:
@@ -353,7 +353,7 @@ CAPS = {
         [],
         [("agent", "q", "run"), ("judge", "q", "")],
     ),
-    "as much as the dearest": (
+    "as much as the most expensive": (
         {
             "cap": 10.0,
             "earlier": {"agent": UsageTotals(dollars=4.0, unmetered=2, unpriced=2)},
@@ -627,7 +627,7 @@ def test_replies_without_usage_are_paid_once_and_not_at_every_start(path, caps):
         spend(ledger, None)
 
 
-def test_the_dearest_request_of_an_earlier_start_is_expected_again(path):
+def test_the_most_expensive_request_of_an_earlier_start_is_expected_again(path):
     with open_ledger(path) as ledger:
         spend(ledger, 1)
         spend(ledger, 4)

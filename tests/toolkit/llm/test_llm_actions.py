@@ -15,7 +15,7 @@ from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm.messages import SamplingParams, ToolCall, Turn, tool_result, user
+from soundingline.toolkit.llm.messages import FunctionCall, SamplingParams, Turn, tool_result, user
 from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.search import TopK
 
@@ -116,7 +116,10 @@ def test_the_transcript_is_sent_as_plain_messages_and_recorded_as_native_ones(pe
 
 
 def test_calls_that_the_model_did_not_write_as_actions_are_sent_as_such(peer, model):
-    calls = (ToolCall("c1", "search", '{"query": "a"}'), ToolCall("c2", "search", "not JSON"))
+    calls = (
+        FunctionCall("c1", "search", '{"query": "a"}'),
+        FunctionCall("c2", "search", "not JSON"),
+    )
     results = [tool_result("c1", "one"), tool_result("c2", "two")]
     transcript = [user("Who?"), Turn(text="I look.", tool_calls=calls).message(), *results]
     ask(model, transcript, [SEARCH], SamplingParams(answer=LABELS))

@@ -19,11 +19,11 @@ from support.needs import cases, needs
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors, wire
 from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather, strict_schema
-from soundingline.toolkit.llm.local_servers import LlamaCppServer
+from soundingline.toolkit.llm.local_servers import LlamaCppServer, serving
 from soundingline.toolkit.llm.messages import (
+    FunctionCall,
     SamplingParams,
     Token,
-    ToolCall,
     Turn,
     Usage,
     tool_result,
@@ -35,7 +35,6 @@ from soundingline.toolkit.llm.openai import (
     OpenAIResponses,
     RecordedChat,
 )
-from soundingline.toolkit.llm.server import serving
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 CALL = ("c1", "search", '{"query": "x"}')
@@ -76,12 +75,12 @@ def test_a_turn_is_replayed_without_reasoning_that_nothing_follows(peer, text, c
     assert turn.message()["reasoning"] == "Hm."
 
 
-def test_reasoning_behind_the_last_item_of_a_turn_is_not_replayed(peer):
+def test_reasoning_after_the_last_item_of_a_turn_is_not_replayed(peer):
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     call = {"type": "function_call", "call_id": "c1", "name": "search", "arguments": "{}"}
     items = [thought, thought, call, {**thought, "id": "rs_2"}]
     provider = {"api": "openai_responses", "items": items}
-    turn = Turn(tool_calls=(ToolCall("c1", "search", "{}"),), provider=provider)
+    turn = Turn(tool_calls=(FunctionCall("c1", "search", "{}"),), provider=provider)
     peer.default = paired
     ask(peer, OpenAIResponses, WHO, turn.message(), tool_result("c1", "page"))
     sent = peer.requests[-1].body["input"]
@@ -352,7 +351,7 @@ def test_calls_beside_a_list_of_parts_are_those_of_the_field(peer):
     calls = [{"id": "a", "type": "function", "function": function}]
     peer.script.append(chat_reply({"content": [text_part("I look.")], "tool_calls": calls}))
     turn = ask(peer, OpenAIChat)
-    assert (turn.text, turn.tool_calls) == ("I look.", (ToolCall("a", "search", "{}"),))
+    assert (turn.text, turn.tool_calls) == ("I look.", (FunctionCall("a", "search", "{}"),))
 
 
 @pytest.mark.parametrize(
@@ -427,7 +426,7 @@ def test_absent_call_ids_become_numbers_that_go_on_through_the_transcript(peer):
     function = {"name": "search", "arguments": {"query": "x"}}
     calls = [{"type": "function", "function": function}] * 2
     peer.script.append(chat_reply({"content": None, "tool_calls": calls}))
-    earlier = Turn(tool_calls=(ToolCall("call_1", "s", "{}"),)).message()
+    earlier = Turn(tool_calls=(FunctionCall("call_1", "s", "{}"),)).message()
     turn = ask(peer, OpenAIChat, WHO, earlier)
     assert [call.id for call in turn.tool_calls] == ["call_2", "call_3"]
     assert [call.parsed() for call in turn.tool_calls] == [{"query": "x"}] * 2
@@ -629,7 +628,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text):
     assert wire.sendable_arguments(sent) == sent
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wire.sendable_name(text))
     try:
-        ToolCall("a", "search", text).parsed()
+        FunctionCall("a", "search", text).parsed()
     except ValueError as error:
         assert "\n" not in str(error)
 
@@ -637,7 +636,7 @@ def test_whatever_a_model_writes_becomes_an_object_that_utf8_holds(text):
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "NaN", "-Infinity", "1" * 9999])
 def test_hostile_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
-        ToolCall("a", "search", text).parsed()
+        FunctionCall("a", "search", text).parsed()
     assert wire.sendable_object(text) == {"malformed": text}
 
 
@@ -653,7 +652,7 @@ def test_valid_text_is_sent_unchanged():
 
 
 def test_a_turn_becomes_the_message_that_trajectories_record():
-    turn = Turn(text="I look.", tool_calls=(ToolCall("a", "search", '{"query": "x"}'),))
+    turn = Turn(text="I look.", tool_calls=(FunctionCall("a", "search", '{"query": "x"}'),))
     function = {"name": "search", "arguments": '{"query": "x"}'}
     assert turn.message() == {
         "role": "assistant",
@@ -662,7 +661,7 @@ def test_a_turn_becomes_the_message_that_trajectories_record():
     }
     assert Turn(text="Ada.").message() == {"role": "assistant", "content": "Ada."}
     assert Turn(text=" \n").empty
-    assert not Turn(tool_calls=(ToolCall("a", "search", ""),)).empty
+    assert not Turn(tool_calls=(FunctionCall("a", "search", ""),)).empty
 
 
 @pytest.mark.parametrize(
@@ -711,7 +710,7 @@ def test_which_error_the_reply_of_a_server_is(reply):
     # OpenAI's SDK hands on what is inside `error`.
     inside = body.get("error") if isinstance(body, dict) else None
     for form in (body, inside) if inside else (body,):
-        error = errors.fault(status, form, {}, where="m at host", now=0.0)
+        error = errors.error_of_reply(status, form, {}, where="m at host", now=0.0)
         assert type(error).__name__ == reply.get("is", "ContextOverflow")
         assert str(error).startswith(f"m at host: HTTP {status}")
         if isinstance(error, errors.ContextOverflow):
@@ -739,7 +738,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("status", "body", "kind"), ANSWERS.values(), ids=ANSWERS.keys())
 def test_which_error_any_other_reply_is(status, body, kind):
-    error = errors.fault(status, body, {}, where="m at host", now=0.0)
+    error = errors.error_of_reply(status, body, {}, where="m at host", now=0.0)
     assert type(error).__name__ == kind
     assert str(error).startswith(f"m at host: HTTP {status}")
 
@@ -747,7 +746,7 @@ def test_which_error_any_other_reply_is(status, body, kind):
 def test_what_a_server_says_is_quoted_without_a_key():
     inner = json.dumps({"error": {"message": "the key SECRET is old"}})
     body = [{"error": {"message": inner}}]
-    error = errors.fault(
+    error = errors.error_of_reply(
         400, body, {}, where="m", now=0.0, hide=lambda text: text.replace("SECRET", "*")
     )
     assert str(error) == "m: HTTP 400, the key * is old"
@@ -766,7 +765,7 @@ def test_what_a_server_says_is_quoted_without_a_key():
     ],
 )
 def test_the_wait_that_a_server_asks_for_in_words_is_read(words, seconds):
-    error = errors.fault(429, {"message": words}, {}, where="m", now=0.0)
+    error = errors.error_of_reply(429, {"message": words}, {}, where="m", now=0.0)
     assert error.retry_after == seconds
 
 

@@ -28,8 +28,7 @@ from support.needs import cases
 from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import client as clients
-from soundingline.toolkit.llm import errors
+from soundingline.toolkit.llm import errors, transport
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import (
@@ -41,8 +40,8 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel, open_ledger
 from soundingline.toolkit.llm.messages import (
+    FunctionCall,
     SamplingParams,
-    ToolCall,
     Turn,
     Usage,
     system,
@@ -137,7 +136,7 @@ def test_a_malformed_call_is_recorded_as_it_is_and_sent_back_repaired(peer, make
     turn = ask(model)
     assert [(each.id, each.name) for each in turn.tool_calls] == [call[:2]]
     if "\ud83d" not in call[2]:  # which JSON may write as an escape
-        assert turn.tool_calls == (ToolCall(*call),)
+        assert turn.tool_calls == (FunctionCall(*call),)
     ask(model, [*TRANSCRIPT, turn.message(), tool_result("a", "[error] half \ud83d")])
     assert sent_calls(peer) == [sent]
     text = json.dumps(peer.requests[-1].body, ensure_ascii=False)
@@ -197,7 +196,7 @@ def test_a_turn_of_another_api_is_understood(peer, make_chat):
     foreign = Turn(
         text="I look.",
         reasoning="Hm.",
-        tool_calls=(ToolCall("a", "search", '{"query": "x", "offset": null}'),),
+        tool_calls=(FunctionCall("a", "search", '{"query": "x", "offset": null}'),),
         provider={"api": "elsewhere", "items": [{"type": "secret"}]},
     )
     ask(make_chat(), [*TRANSCRIPT, foreign.message(), tool_result("a", "page")])
@@ -396,7 +395,7 @@ def test_a_server_that_is_not_there_is_gone(make):
 
 
 def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
-    monkeypatch.setattr(clients, "_PATIENCE", 0.2)
+    monkeypatch.setattr(transport, "_PATIENCE", 0.2)
     make().reach()  # The peer has no list of models, and says so with 501.
     assert peer.requests == []
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -425,10 +424,10 @@ UNEXPECTED = '{"error": "Unexpected endpoint or method. (POST /chat/completions)
         (["n"], Fail(404, raw="404 page not found"), "HTTP 404, 404 page not found"),
         (["n"], Fail(405, raw='{"detail": "Method Not Allowed"}'), "HTTP 405, Method Not Allowed"),
         (["n"], Raw(UNEXPECTED), "HTTP 200, Unexpected endpoint or method."),
-        (["n"], Raw("<html>Chat</html>", "text/html"), "no JSON object: '<html>Chat</html>'"),
+        (["n"], Raw("<html>Chat</html>", "text/html"), "not a JSON object: '<html>Chat</html>'"),
     ],
     ids=[
-        *("listed", "Gemini's name", "another name for it", "another fault", "an odd reply"),
+        *("listed", "Gemini's name", "another name for it", "another error", "an odd reply"),
         *("no such model", "no such path", "no such method", "LM Studio's path", "a web page"),
     ],
 )
@@ -637,7 +636,7 @@ def test_no_key_changes_a_reply_and_a_word_changes_no_error(peer, make_chat, mon
     assert (turn.text, turn.reasoning) == (text, reasoning)
     assert [call.parsed() for call in turn.tool_calls] == [json.loads(arguments)]
     if key != KEY:
-        said = "the latest contest has an internal fault of authentication"
+        said = "the latest contest has an internal error of authentication"
         peer.script.append(Fail(400, said, "invalid_request"))
         assert said in str(wrong(make_chat(key_env="PEER_KEY"), errors.BadRequest))
 
@@ -1130,6 +1129,28 @@ def test_one_request_is_prepared_in_a_round_of_the_loop():
     assert len(set(prepared_in)) == AT_ONCE
 
 
+def test_what_a_cancelled_attempt_had_cost_by_then_is_on_the_ledger():
+    class Stalled(OpenAIChat):
+        async def _send(self, client, body, timeout, reply, arrived):
+            reply["usage"] = CHAT_USAGE
+            sending.set()
+            await asyncio.sleep(60)
+
+    async def main():
+        model = Stalled(model="m", base_url="http://127.0.0.1:9/v1")
+        metered = MeteredModel(model, ledger, role="agent", qid="q", price=DOLLAR)
+        asking = asyncio.create_task(metered.respond([user("Who?")]))
+        await sending.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await model.close()
+
+    ledger, sending = Ledger(), asyncio.Event()
+    asyncio.run(main())
+    assert counts(ledger) == (1, 0, 1, 1.0)
+
+
 def ask_until_killed(ready, url, place, at_once):
     """Asks for replies to prompts, and keeps them below the folder `place`."""
     model = BlockingModel("m", role="rewriter")
@@ -1175,7 +1196,7 @@ def answer_at_once(served):
     """Answers a prompt with itself, and notes it."""
 
     def answer(request):
-        if not request.body:  # The client was killed behind the head of its request.
+        if not request.body:  # The client was killed after the head of its request.
             return Say()
         prompt = request.body["messages"][0]["content"]
         served.append(prompt)

@@ -34,11 +34,17 @@ from soundingline.toolkit.files import process_alive
 from soundingline.toolkit.llm import local_servers
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.local_servers import LlamaCppServer, VllmServer
+from soundingline.toolkit.llm.local_servers import (
+    LlamaCppServer,
+    Servers,
+    VllmServer,
+    _stop,
+    serving,
+    tail,
+)
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
 from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.llm.server import Servers, _end, serving, tail
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
@@ -536,7 +542,7 @@ def test_replies_and_verdicts_of_other_weights_are_kept_apart():
     assert key("") == key("") and len({key(""), key("one"), key("other")}) == 3
     model = OpenAIChat(model="gguf")
     judges = [LlmJudge().bind(model).fingerprint]
-    model.weights_fingerprint = "one"
+    vars(model)["weights_fingerprint"] = "one"
     judges.append(LlmJudge().bind(model).fingerprint)
     assert judges[0] != judges[1]
 
@@ -703,7 +709,7 @@ def test_an_option_says_only_what_is_different_from_what_it_inherits(path, inher
     assert [key for key, value in leaves(own) if before.get(key, "absent") == value] == []
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Loud(OpenAIChat):
     """A model of one's own: it repeats the last message, in capitals if it is loud."""
 
@@ -756,5 +762,5 @@ def test_a_guard_that_hangs_is_killed():
     """It does not end when its standard input is closed."""
     guard = subprocess.Popen(["sleep", "60"], stdin=subprocess.PIPE, start_new_session=True)
     with pytest.raises(subprocess.TimeoutExpired):
-        _end(guard, grace=-4.9)  # It waits five seconds longer than that.
+        _stop(guard, grace=-4.9)  # It waits five seconds longer than that.
     assert guard.poll() == -signal.SIGKILL

@@ -1,0 +1,354 @@
+"""Connections to the server of a language model: addresses, keys, retries, and the translation of
+the errors of an SDK and its HTTP library."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+from weakref import WeakKeyDictionary
+
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.llm import wire
+from soundingline.toolkit.llm.errors import (
+    BadReply,
+    ModelError,
+    ServerGone,
+    ServerTimeout,
+    UnknownModel,
+    Unreachable,
+    error_of_reply,
+)
+from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.redaction import REDACTED
+
+_REQUEST_PATH = re.compile(r"/((chat/)?completions|responses|messages)/?$")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_PORTS = {"http": 80, "https": 443}
+# Seconds for a server to accept a connection, and then to say anything, before it is asked.
+_PATIENCE = 5.0
+# Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
+# loses a request.
+_KEEP_ALIVE = 4.0
+_FIRST_WAIT = 0.5
+
+
+def hidden(text: str, secret: str) -> str:
+    """An error's or a log's `text` with `***` for a key or password, which a server may quote back.
+
+    For messages only, never for a model's reply. A secret that could be a word, such as `EMPTY`,
+    `token-abc123` or `authentication`, stays: it protects only a local server, and replacing it
+    would make the message wrong. Providers issue 32 characters and more, and `openssl rand -hex 8`
+    gives 16 with digits among them; words of 16 characters are common, those with a digit are not.
+    """
+    is_word = len(secret) < 16 or (len(secret) < 32 and not any(map(str.isdigit, secret)))
+    return text if is_word else text.replace(secret, REDACTED)
+
+
+def checked_url(url: str) -> str:
+    """A server's address without a slash at its end; `InputError` if it is none, holds a password,
+    or is that of one kind of request."""
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        raise InputError(
+            "base_url has a user name or password in it",
+            valid="http://host:port/v1, and the key in an environment variable",
+            do="name that variable in key_env",
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"base_url is {url!r}", valid="http://host:port/v1 or https://host/v1")
+    if path := _REQUEST_PATH.search(parts.path):
+        raise InputError(
+            f"base_url is {url!r}, which is the address of one kind of request",
+            valid=url.replace(path[0], "", 1),
+            do=f"leave out {path[0]}, which is added to it",
+        )
+    return url.rstrip("/")
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often one request is sent, and how long the waits between are. The arguments are those of
+    `soundingline.toolkit.llm.client.ModelConfig`."""
+
+    attempts: int
+    longest_wait: float
+    sleep: Callable[[float], Awaitable[Any]]
+    chance: Callable[[], float]
+
+    def retrying(self, again: Callable[[ModelError], None]) -> Any:
+        """A tenacity object for one request: `await retrying(function)`. `again` is called with the
+        error of an attempt that is followed by another, before the wait. An exception that it
+        raises ends the request.
+
+        The SDKs' own retries are off: they also retry when the quota is exhausted, and they would
+        hold a concurrency slot while they wait."""
+        tenacity = import_optional("tenacity")
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(self._is_worth_retrying),
+            wait=lambda state: self._wait(state.attempt_number, state.outcome.exception()),
+            stop=tenacity.stop_after_attempt(self.attempts),
+            before_sleep=lambda state: again(state.outcome.exception()),
+            sleep=self.sleep,
+            reraise=True,
+        )
+
+    def _is_worth_retrying(self, error: BaseException) -> bool:
+        if not isinstance(error, ModelError) or not error.retryable:
+            return False
+        return (error.retry_after or 0.0) <= self.longest_wait
+
+    def _wait(self, attempt: int, error: ModelError) -> float:
+        """Seconds before the next attempt: what the server requests and up to a tenth more, else a
+        random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together.
+        """
+        if error.retry_after is not None:
+            return error.retry_after * (1 + 0.1 * self.chance())
+        return float(min(self.longest_wait, _FIRST_WAIT * 2**attempt) * self.chance())
+
+
+class Connection(NamedTuple):
+    """An SDK client, the concurrency slots, and the admission lock, all of one event loop.
+
+    One request is admitted in a round of the loop. Preparing a request takes longer than reading a
+    reply, so that many together would delay the reading of replies that have arrived.
+    """
+
+    client: Any
+    slots: asyncio.Semaphore
+    admission_lock: asyncio.Lock
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Transport:
+    """The connections to one model's server, one of each event loop. Creating it opens none.
+
+    Args:
+        sdk_client: The class of the SDK's client; that of the asynchronous one has `Async` before
+            it.
+        concurrency: The largest number of requests in flight on one event loop.
+        secrets: What the requests hold beside the key that no message may quote.
+
+    The others are those of `soundingline.toolkit.llm.client.LanguageModel`.
+    """
+
+    name: str
+    address: str
+    path: str
+    sdk: str
+    sdk_client: str
+    key_env: str | None
+    concurrency: int
+    secrets: tuple[str, ...]
+    _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, Connection] = field(
+        default_factory=WeakKeyDictionary, init=False
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    @property
+    def where(self) -> str:
+        """The model and its server, for messages."""
+        return f"{self.name} at {urlsplit(self.address).netloc}"
+
+    def key(self, where: str = "") -> str:
+        """The key for `where`, empty if none is needed; `InputError` if it is not set. It is read
+        when it is used, and is in no attribute, representation, record or error."""
+        if self.key_env is None:
+            return ""
+        key = os.environ.get(self.key_env, "").strip()
+        if not key:
+            raise InputError(
+                f"the environment variable {self.key_env} with the key for {where or self.where} "
+                "is not set",
+                do=f"export {self.key_env}=... in the shell that starts the run",
+            )
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise InputError(
+                f"the key in {self.key_env} has characters that no key has",
+                do="export it again, without quotation marks or line breaks",
+            )
+        return key
+
+    def hide(self, text: str) -> str:
+        """A server's words without the key and the other secrets that it was sent."""
+        for secret in (*self.secrets, os.environ.get(self.key_env or "", "").strip()):
+            text = hidden(text, secret)
+        return text
+
+    def connection(self) -> Connection:
+        """The connection of the running event loop, opened at its first request."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._connections:
+                slots, admission_lock = asyncio.Semaphore(self.concurrency), asyncio.Lock()
+                self._connections[loop] = Connection(self._client(), slots, admission_lock)
+            return self._connections[loop]
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        with self._lock:
+            connection = self._connections.pop(asyncio.get_running_loop(), None)
+        if connection:
+            await connection.client.close()
+
+    def _client(self) -> Any:
+        sdk, http = import_optional(self.sdk), import_optional("httpx2")
+        limits = http.Limits(
+            max_connections=self.concurrency,
+            max_keepalive_connections=self.concurrency,
+            keepalive_expiry=_KEEP_ALIVE,
+        )
+        route, hooks = self._route(), {"request": [self._stay_at_server]}
+        if route:
+            http_client = http.AsyncClient(
+                limits=limits, follow_redirects=True, event_hooks=hooks, **route
+            )
+        else:
+            http_client = sdk.DefaultAsyncHttpxClient(limits=limits, event_hooks=hooks)
+        return getattr(sdk, f"Async{self.sdk_client}")(**self._sdk_arguments(http_client))
+
+    @contextmanager
+    def blocking_client(self, timeout: float) -> Iterator[Any]:
+        """An SDK client for requests before the first question, with `timeout` in seconds."""
+        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
+        with http.Client(timeout=timeout, **self._route()) as http_client:
+            yield getattr(sdk, self.sdk_client)(**self._sdk_arguments(http_client))
+
+    def _sdk_arguments(self, http_client: Any) -> dict[str, Any]:
+        return {
+            "api_key": self.key() or "none",
+            "base_url": self.address,
+            "max_retries": 0,
+            "http_client": http_client,
+        }
+
+    def _route(self) -> dict[str, Any]:
+        """How an HTTP client reaches a server on this machine; nothing for any other one."""
+        if urlsplit(self.address).hostname not in _LOOPBACK:
+            return {}
+        # The environment's proxies, which the SDKs look up, are not for this machine; and reading
+        # all certificates for a plain connection takes longer than connecting. Without any, a
+        # redirection to https fails.
+        plain = self.address.startswith("http:")
+        verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
+        return {"trust_env": False, "verify": verify}
+
+    async def _stay_at_server(self, request: Any) -> None:
+        """Called before each request and each redirected one: `UnknownModel` if it would take the
+        prompt to another server. That of the same name over https is the same one."""
+        own, next_ = urlsplit(self.address), urlsplit(str(request.url))
+        upgraded = (own.scheme, next_.scheme) == ("http", "https")
+        if _origin(own) != _origin(next_) and not (upgraded and own.hostname == next_.hostname):
+            raise UnknownModel(
+                f"{self.where}: the server redirects to {next_.scheme}://{next_.netloc}, and "
+                "prompts do not follow it; set base_url to that address if it is the right one"
+            )
+
+    def reach(self, models_path: str) -> None:
+        """Check that the server and the model are there: see `LanguageModel.reach`."""
+        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
+        with self.blocking_client(_PATIENCE) as client:
+            try:
+                if self._is_listed(client.get(models_path, cast_to=http.Response)):
+                    return
+            except sdk.APIStatusError as error:
+                if error.status_code not in (404, 405):
+                    return
+            except sdk.APIConnectionError as error:
+                self._raise_unreachable(error)
+                return
+            body = {"model": self.name, "messages": [], "max_tokens": 1}
+            try:
+                text = client.post(self.path, cast_to=http.Response, body=body).text
+                failure: Exception = self.error_of_reply(200, text, {})
+                wire.json_object(text, self.where, hide=self.hide)
+            except BadReply as page:  # a web page at this path
+                failure = self._not_served(page)
+            except sdk.APIError as error:
+                failure = self.error_of(error, _PATIENCE)
+        if isinstance(failure, UnknownModel):
+            raise failure from None
+
+    def _is_listed(self, reply: Any) -> bool:
+        """Whether a list of models has this one. Gemini writes `models/` before each name."""
+        try:
+            names = {entry["id"].removeprefix("models/") for entry in reply.json()["data"]}
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
+        return self.name.removeprefix("models/") in names
+
+    def _raise_unreachable(self, error: Exception) -> None:
+        """`Unreachable` for an error of the SDK that means that no connection can be made."""
+        http, cause = import_optional("httpx2"), error.__cause__
+        if isinstance(cause, (http.ConnectError, http.ConnectTimeout, http.ProxyError)):
+            reason, address = str(cause) or type(cause).__name__, self._address_without_query
+            unreachable = Unreachable(
+                f"no connection to the server of {self.name} at {address}: {self.hide(reason)}"
+            )
+            unreachable.shared_cause = f"no connection to {address}"
+            raise unreachable from None
+
+    def version(self) -> str:
+        """The version that a vLLM reports; empty if there is none."""
+        http = import_optional("httpx2")
+        parts = urlsplit(self.address)
+        try:
+            with http.Client(timeout=_PATIENCE, **self._route()) as client:
+                reply = client.get(f"{parts.scheme}://{parts.netloc}/version")
+                version = reply.json()["version"]
+        except (http.HTTPError, ValueError, LookupError, TypeError):
+            return ""
+        return version if isinstance(version, str) else ""
+
+    def error_of(self, error: Exception, timeout: float) -> Exception:
+        """Our error for one of the SDK or of its HTTP library; any other one as it is."""
+        if isinstance(error, asyncio.TimeoutError):
+            return ServerTimeout(f"{self.where}: no complete reply in {timeout:g} s")
+        sdk, http = import_optional(self.sdk), import_optional("httpx2")
+        if isinstance(error, sdk.APIStatusError):
+            return self.error_of_reply(error.status_code, error.body, error.response.headers)
+        if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
+            return ServerTimeout(f"{self.where}: the connection stalled")
+        for cause in (error, error.__cause__):  # Some versions of the SDKs wrap these errors.
+            if isinstance(cause, ModelError):
+                return cause
+            if isinstance(cause, http.TooManyRedirects):
+                return UnknownModel(f"{self.where}: its redirects lead in a circle; set base_url")
+            if isinstance(cause, http.DecodingError):
+                return BadReply(f"{self.where}: the compressed body is damaged ({cause})")
+        if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
+            kind = type(error.__cause__ or error).__name__
+            return ServerGone(f"{self.where}: no connection, or one that was cut ({kind})")
+        return error
+
+    def error_of_reply(self, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
+        """Our error for a reply with an error."""
+        now, hide = time.time(), self.hide
+        error = error_of_reply(status, body, headers, where=self.where, now=now, hide=hide)
+        return self._not_served(error) if isinstance(error, UnknownModel) else error
+
+    def _not_served(self, error: ModelError) -> UnknownModel:
+        """What was requested, what came, and what to set. A page of HTML must not push out the
+        last."""
+        usual = "" if self.path.startswith("/v1") else " (most end in /v1)"
+        return UnknownModel(
+            f"POST {self._address_without_query}{self.path} for {str(error)[:160]}; set base_url "
+            f"to the address before {self.path}{usual}, or model to a model of that server"
+        )
+
+    @property
+    def _address_without_query(self) -> str:
+        parts = urlsplit(self.address)
+        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
