@@ -19,11 +19,7 @@ import pyterrier as pt
 from numpy.typing import NDArray
 from typing_extensions import Self, TypedDict
 
-from soundingline.pipelines.engines.engine import (
-    RankedList,
-    check_support,
-    checked_weights,
-)
+from soundingline.pipelines.engines.engine import RankedList, check_support, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.likelihood import check_likelihood
 from soundingline.pipelines.lexical.operators import check_operators

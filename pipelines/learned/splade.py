@@ -19,12 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from soundingline.pipelines.checkpoint import (
-    BODY,
-    Checkpoint,
-    CheckpointKind,
-    own_length,
-)
+from soundingline.pipelines.checkpoint import BODY, Checkpoint, CheckpointKind, own_length
 from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import as_text, read_manifest

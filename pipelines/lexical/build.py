@@ -278,11 +278,7 @@ class WordForms:
         return partial(self._tokens, forms, form_ends, known, self._table.forms(known))
 
     def _tokens(
-        self,
-        forms: NDArray[np.int32],
-        form_ends: NDArray[np.int64],
-        known: int,
-        new: Sequence[str],
+        self, forms: NDArray[np.int32], form_ends: NDArray[np.int64], known: int, new: Sequence[str]
     ) -> Tokens:
         """The tokens of texts with these forms. `new` are those that follow the `known` ones."""
         if known == 0:

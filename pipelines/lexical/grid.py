@@ -384,11 +384,7 @@ def _add(
 
 @compiled
 def _divide(
-    arrays: Arrays,
-    tables: GridTables,
-    unit: int,
-    frequency: np.float32,
-    share: NDArray[np.float32],
+    arrays: Arrays, tables: GridTables, unit: int, frequency: np.float32, share: NDArray[np.float32]
 ) -> None:
     """tf / (tf + norm) of a unit in every cell, as `scoring` computes it without a table."""
     norms, code = tables.norms, np.uint64(arrays.length_codes[unit])

@@ -35,16 +35,9 @@ from soundingline.pipelines.lexical.bm25 import (
     idf,
     searches_at_once,
 )
-from soundingline.pipelines.lexical.build import (
-    BYTES_A_UNIT,
-    LEAST_MEMORY_MB,
-    build_index,
-)
+from soundingline.pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB, build_index
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
-from soundingline.pipelines.lexical.likelihood import (
-    Dirichlet,
-    collection_frequency,
-)
+from soundingline.pipelines.lexical.likelihood import Dirichlet, collection_frequency
 from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.lexical.storage import (
     ARTIFACT_FORMAT,

@@ -92,9 +92,7 @@ def load_postings(folder: Path, manifest: Mapping[str, Any]) -> Postings:
 def load_arrays(folder: Path, postings: Postings) -> Arrays:
     """The postings of a lexical index with its other arrays, which are mapped read-only."""
     return Arrays(
-        *postings,
-        load_array(folder, "lengths", "<i4"),
-        load_array(folder, "length_codes", "|u1"),
+        *postings, load_array(folder, "lengths", "<i4"), load_array(folder, "length_codes", "|u1")
     )
 
 

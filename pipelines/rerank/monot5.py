@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from soundingline.pipelines.checkpoint import (
-    T5,
-    T5_TOKENIZER,
-    Checkpoint,
-    t5_tokenizer,
-)
+from soundingline.pipelines.checkpoint import T5, T5_TOKENIZER, Checkpoint, t5_tokenizer
 from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared

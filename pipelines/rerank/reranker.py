@@ -24,14 +24,7 @@ from soundingline.pipelines.cache import ResultCache, text_hash
 from soundingline.pipelines.checkpoint import own_length
 from soundingline.pipelines.device import Placement, in_batches, within_memory
 from soundingline.pipelines.rerank.batches import SharedBatches
-from soundingline.pipelines.stage import (
-    Counts,
-    LazyValues,
-    Stage,
-    Texts,
-    as_pyterrier,
-    shared,
-)
+from soundingline.pipelines.stage import Counts, LazyValues, Stage, Texts, as_pyterrier, shared
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
