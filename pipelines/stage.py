@@ -433,11 +433,6 @@ class Counts:
             for name, number in numbers.items():
                 self._counts[name] += number
 
-    def raise_to(self, name: str, number: int) -> None:
-        """Raise a count to `number` if it is lower."""
-        with self._lock:
-            self._counts[name] = max(self._counts[name], number)
-
     def __call__(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)

@@ -42,9 +42,6 @@ _COUNTS = (
     "windows",
     "batches",
     "pairs_scored",
-    "largest_batch",
-    "failed_batches",
-    "gathered_requests",
     "missing_text",
     "unscored",
     "nanoseconds",
@@ -173,15 +170,12 @@ class Scorer(Reranker):
     @property
     def counts(self) -> Mapping[str, float]:
         """Cumulative counts of the stage and its bound copies: the model's own; `windows` scored;
-        `batches` of `pairs_scored`, the `largest_batch`, `failed_batches` and the requests in them
-        (`gathered_requests`); with a cache `cache_hits` and `cache_misses`; rows with
+        `batches` of `pairs_scored`; with a cache `cache_hits` and `cache_misses`; rows with
         `missing_text`, which count as empty, and `unscored` ones, whose score is not a number;
         `seconds` in the model."""
         counts: Counter[str] = Counter({**self.count(), **self._counts()})
         if not self._by_windows:
             del counts["windows"]
-        if not self.shares_batches:
-            del counts["gathered_requests"]
         seconds = round(counts.pop("nanoseconds") / 1e9, 3)
         return {**counts, "seconds": seconds}
 
@@ -200,24 +194,14 @@ class Scorer(Reranker):
             return []
         if not self.shares_batches:
             return self._score_batch(items)
-        self._counts.add(gathered_requests=1)
         return self._batches.results(items, self._score_batch)
 
     def _score_batch(self, items: Sequence[_Item]) -> list[float]:
         different = list(dict.fromkeys(items))
-        started, failed = time.perf_counter_ns(), True
-        try:
-            scores = self._best_windows(different)
-            failed = False
-        finally:
-            self._counts.add(
-                batches=1,
-                pairs_scored=len(different),
-                failed_batches=failed,
-                nanoseconds=time.perf_counter_ns() - started,
-            )
-            self._counts.raise_to("largest_batch", len(different))
-        score_of = dict(zip(different, scores, strict=True))
+        started = time.perf_counter_ns()
+        score_of = dict(zip(different, self._best_windows(different), strict=True))
+        passed = time.perf_counter_ns() - started
+        self._counts.add(batches=1, pairs_scored=len(different), nanoseconds=passed)
         return [score_of[item] for item in items]
 
     def _best_windows(self, items: Sequence[_Item]) -> list[float]:
