@@ -24,7 +24,16 @@ from soundingline.pipelines.cache import ResultCache, text_hash
 from soundingline.pipelines.checkpoint import own_length
 from soundingline.pipelines.device import Placement, in_batches, within_memory
 from soundingline.pipelines.rerank.batches import SharedBatches
-from soundingline.pipelines.stage import Counts, LazyValues, Stage, Texts, as_pyterrier, shared
+from soundingline.pipelines.stage import (
+    Counts,
+    LazyValues,
+    Stage,
+    Texts,
+    as_pyterrier,
+    best_first,
+    places_in,
+    shared,
+)
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -87,9 +96,12 @@ class Reranker(Stage, ABC):
         """Re-rank the queries of a frame; all of their rows are scored together."""
         inp = as_pyterrier(inp)
         _check_rows(inp, self, reads_text=True)
-        rows, _ = split_top(inp, None)
-        scores = self.score_rows(rows.assign(text=_strings(rows["text"]))) if len(rows) else []
-        return _by_score(rows, np.array(scores, dtype=float))
+        order, queries = best_first(inp)
+        rows = inp.iloc[order]
+        given = self.score_rows(rows.assign(text=_strings(rows["text"]))) if len(rows) else []
+        scores = np.array(given, dtype=float)
+        order = np.lexsort((-scores, queries))
+        return _ranking(rows.iloc[order], scores[order], queries)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -438,16 +450,8 @@ def split_top(frame: pd.DataFrame, depth: int | None) -> tuple[pd.DataFrame, pd.
     """The best `depth` rows of each query (None: all), and the other rows, by `rank`, or by `score`
     without it, or in their order without both. Both parts come query by query (in the order of
     their first rows), best first; rows of equal rank or score keep their order."""
-    queries = pd.factorize(frame["qid"])[0]
-    # lexsort is stable, and puts what is not a number last.
-    by = np.zeros(len(frame))
-    if "rank" in frame.columns:
-        by = frame["rank"].to_numpy(dtype=float)
-    elif "score" in frame.columns:
-        by = -frame["score"].to_numpy(dtype=float)
-    order = np.lexsort((by, queries))
-    queries = queries[order]
-    in_top = np.arange(len(order)) - np.searchsorted(queries, queries) < (depth or len(frame))
+    order, queries = best_first(frame)
+    in_top = places_in(queries) < (depth or len(frame))
     return frame.iloc[order[in_top]], frame.iloc[order[~in_top]]
 
 
@@ -485,17 +489,9 @@ def _continued(scores: NDArray[np.float64], old: NDArray[np.float64]) -> NDArray
     return np.concatenate([bounded, worst - step * np.cumsum(is_step)])
 
 
-def _by_score(rows: pd.DataFrame, scores: NDArray[np.float64]) -> pd.DataFrame:
-    """The rows, which lie together query by query, by falling scores. Rows of equal scores keep
-    their order, and scores that are not numbers come last."""
-    queries = pd.factorize(rows["qid"])[0]
-    order = np.lexsort((-scores, queries))
-    return _ranking(rows.iloc[order], scores[order], queries)
-
-
 def _ranking(rows: pd.DataFrame, scores: NDArray[Any], queries: NDArray[Any]) -> pd.DataFrame:
     """Rows in their new order with their scores and ranks. `queries` are numbers that rise."""
-    ranks = np.arange(len(rows)) - np.searchsorted(queries, queries) + pt.model.FIRST_RANK
+    ranks = places_in(queries) + pt.model.FIRST_RANK
     return rows.reset_index(drop=True).assign(score=scores, rank=ranks)
 
 
