@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 
-_question: ContextVar[str] = ContextVar("question of a search", default="")
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
 
 
@@ -383,22 +382,15 @@ def not_bound(stage: Stage, do: str) -> InputError:
 
 
 @contextmanager
-def search_notes(qid: str = "") -> Iterator[Mapping[str, Any]]:
-    """Collect the notes of the stages that run in this block, in this thread, for the question
-    `qid`. Blocks may be nested: a note belongs to the innermost."""
+def search_notes() -> Iterator[Mapping[str, Any]]:
+    """Collect the notes of the stages that run in this block, in this thread. Blocks may be nested:
+    a note belongs to the innermost."""
     notes: dict[str, Any] = {}
-    outer_notes, outer_question = _notes.set(notes), _question.set(qid)
+    outer = _notes.set(notes)
     try:
         yield notes
     finally:
-        _notes.reset(outer_notes)
-        _question.reset(outer_question)
-
-
-def searched_question() -> str:
-    """The id of the question whose search runs in this thread, for stages whose methods receive no
-    qid; empty outside a search and if nobody named it."""
-    return _question.get()
+        _notes.reset(outer)
 
 
 def add_note(name: str, value: Any) -> None:
