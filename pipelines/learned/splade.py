@@ -361,7 +361,7 @@ class SparseEncoder(Encoder):
         self._weights = LRUCache(_QUERIES)
 
     def fingerprint_with(self, **of_index: Any) -> str:
-        checkpoint = self._checkpoint.checked(max_length=self.max_length).fingerprint
+        checkpoint = self._checkpoint.fingerprint
         settings = (self.placement.precision, self._limit, of_index.get("scale"), *self.weighting)
         return fingerprint(self.kind, checkpoint, *settings)
 
@@ -373,7 +373,8 @@ class SparseEncoder(Encoder):
     @property
     @shared
     def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.checkpoint_kind, self.model, self.revision)
+        checkpoint = Checkpoint(self.checkpoint_kind, self.model, self.revision)
+        return checkpoint.checked(max_length=self.max_length)
 
     @property
     @abstractmethod
@@ -491,9 +492,7 @@ class Splade(SparseEncoder):
         """The model of the queries."""
         if self.query_model is None:
             return self
-        encoder = replace(self, model=self.query_model, query_model=None, revision=None)
-        _ = encoder.fingerprint
-        return encoder
+        return replace(self, model=self.query_model, query_model=None, revision=None)
 
     def check_queries_of(self, vocabulary: Iterable[str]) -> None:
         if self.query_model and self._of_queries.vocabulary != list(vocabulary):
