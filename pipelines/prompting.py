@@ -427,7 +427,7 @@ class LlmStep:
     that has these, if they are set, or else those of the collection that it is bound to.
     """
 
-    needs_llm: ClassVar[bool] = True
+    needs_llm: bool = True
     counted: ClassVar[tuple[str, ...]] = ()
     """Names of the counts that the class itself adds to."""
 

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -185,7 +185,7 @@ class Stage(ByArguments, pt.Transformer):
         ['d1%p0', 'd1%p1']
     """
 
-    needs_llm: ClassVar[bool] = False
+    needs_llm: bool = False
     """Whether it cannot work without a language model in its collection."""
 
     needs_logprobs: bool = False
@@ -455,27 +455,21 @@ class LazyValues:
             return list(self._values.values())
 
 
-class _Shares(Protocol):
-    _shared: LazyValues
-
-
-Sharing = TypeVar("Sharing", bound=_Shares)
-
-
-def shared(make: Callable[[Sharing], Value]) -> Callable[[Sharing], Value]:
+def shared(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """A method without arguments that is computed once for a stage and all its bound copies, which
     have the same `LazyValues` as `_shared`. If an optional package is missing, the error names the
     stage's `extra`."""
 
-    def make_for(stage: Sharing) -> Value:
+    def make_for(stage: Any) -> Value:
         try:
             return make(stage)
         except PackageMissing as error:
             raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
 
     @wraps(make)
-    def read(stage: Sharing) -> Value:
-        return stage._shared.get(make, lambda: make_for(stage))
+    def read(stage: Any) -> Value:
+        values: LazyValues = stage._shared
+        return values.get(make, lambda: make_for(stage))
 
     return read
 
