@@ -358,9 +358,7 @@ def stage_counts(
         if not isinstance(getattr(stage, "counts", None), Mapping):
             continue
         known = (before or {}).get(group, {})
-        counts[group] = {
-            name: number - known.get(name, 0) for name, number in stage.counts.items()
-        }
+        counts[group] = {name: number - known.get(name, 0) for name, number in stage.counts.items()}
         if "seconds" in counts[group] and computes_on_gpu(stage):
             counts[group]["gpu_seconds"] = counts[group]["seconds"]
     return {group: numbers for group, numbers in counts.items() if numbers}

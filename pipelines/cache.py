@@ -350,13 +350,9 @@ def _total(files: Iterable[Path]) -> int:
     for file in files:
         connected = closing(sqlite3.connect(file, timeout=_BUSY_SECONDS))
         with _reported(file, "read"), connected as connection:
-            total += _bytes(connection)
+            pages = _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
+            total += _pragma(connection, "page_size") * pages
     return total
-
-
-def _bytes(connection: sqlite3.Connection) -> int:
-    pages = _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
-    return _pragma(connection, "page_size") * pages
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -125,11 +125,6 @@ class Reply(NamedTuple):
     output_tokens: int | None = None
     tokens: tuple[Token, ...] = ()
 
-    @property
-    def is_unmetered(self) -> bool:
-        """Whether the model replied and the tokens are unknown."""
-        return not self.error and None in (self.input_tokens, self.output_tokens)
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CachedLLM:
@@ -270,7 +265,8 @@ class CachedLLM:
         for reply in replies.values():
             tokens["reply_input_tokens"] += reply.input_tokens or 0
             tokens["reply_output_tokens"] += reply.output_tokens or 0
-            tokens["reply_unmetered"] += reply.is_unmetered
+            unknown = None in (reply.input_tokens, reply.output_tokens)
+            tokens["reply_unmetered"] += unknown and not reply.error
         self.counts.add(**+tokens)
         return replies
 

@@ -21,12 +21,10 @@ from typing_extensions import Self, TypedDict
 
 from soundingline.pipelines.engines.engine import RankedList, check_support, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
-from soundingline.pipelines.lexical.likelihood import check_likelihood
-from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError, check_call, check_int
+from soundingline.toolkit.errors import InputError, check_call, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.runs.run_folder import of_question
 
@@ -79,7 +77,7 @@ class Retriever(Stage):
     """See `Stage.matching`."""
 
     def __post_init__(self) -> None:
-        check_int("depth", self.depth)
+        check_int("depth", self.depth, do="try 1000")
         if self.index is not None:
             self._check_index(self.index)
 
@@ -246,7 +244,9 @@ class BM25(_WithFeedback):
 
     def __post_init__(self) -> None:
         check_settings(self.k1, self.b, self.depth)
-        check_operators(self.operators)
+        if self.operators not in (None, "phrases"):
+            valid = "phrases, or null for words as they are"
+            raise InputError(f"operators is {self.operators!r}", valid=valid)
         self._of_question: dict[str, tuple[float, float]] = {}
         for fold in self.fold_parameters or ():
             check_settings(fold["k1"], fold["b"], self.depth)
@@ -353,7 +353,7 @@ class QueryLikelihood(_WithFeedback):
     supports: ClassVar[frozenset[str]] = frozenset({"weighted queries"})
 
     def __post_init__(self) -> None:
-        check_likelihood(self.mu, self.depth)
+        check_number("mu", self.mu, gt=0, do="try 1000")
         super().__post_init__()
 
 

@@ -449,11 +449,6 @@ class LazyValues:
             value: Value = self._values[key]
             return value
 
-    def values(self) -> list[Any]:
-        """Those that have been made."""
-        with self._lock:
-            return list(self._values.values())
-
 
 def shared(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """A method without arguments that is computed once for a stage and all its bound copies, which
