@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from soundingline.pipelines.cache import Claims, ResultCache, text_hash
 from soundingline.pipelines.stage import Collection, Counts, LazyValues
@@ -28,6 +28,7 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, Usage, user
 from soundingline.toolkit.runs.run_folder import repeat_of
+from soundingline.toolkit.search.scoring import ScorerResources
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 TASKS = (
@@ -48,6 +49,8 @@ _OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
 # Earlier versions stored the representation of a list or dict in place of the text of its parts. A
 # reply of this version that begins so is marked in the cache.
 _REPRESENTATION, _AS_WRITTEN = re.compile(r"\[?\{'|\['"), "as_written"
+Given: TypeAlias = Collection | ScorerResources | None
+"""What a run gives a step."""
 # Settings that change no reply.
 _UNSAMPLED = ("timeout", "tool_choice")
 
@@ -402,16 +405,6 @@ def is_sampled(settings: SamplingParams) -> bool:
     return settings.temperature != 0 and not one_token
 
 
-class Resources(Protocol):
-    """What a run gives a step: a `Collection`, or the `ScorerResources` of a scorer."""
-
-    @property
-    def model(self) -> BlockingModel | None: ...
-
-    @property
-    def caches(self) -> Path | None: ...
-
-
 class LlmStep:
     """Base of the steps of a pipeline that ask a language model.
 
@@ -463,16 +456,14 @@ class LlmStep:
         a cache `cache_hits` and `cache_misses`."""
         return self._counts()
 
-    def ask(
-        self, prompts: Sequence[str], qids: Iterable[str], given: Resources | None = None
-    ) -> list[Reply]:
+    def ask(self, prompts: Sequence[str], qids: Iterable[str], given: Given = None) -> list[Reply]:
         """The reply to each prompt; equal prompts are requested once. `qids` are the questions that
         pay for them. `InputError` without a model."""
         llm = self._llm.of(*self.model_and_cache(given))
         replies = llm.replies(dict(zip(prompts, qids, strict=True)))
         return [replies[prompt] for prompt in prompts]
 
-    def model_and_cache(self, given: Resources | None = None) -> tuple[BlockingModel, Path | None]:
+    def model_and_cache(self, given: Given = None) -> tuple[BlockingModel, Path | None]:
         """The model and the folder of its cached replies: those of `given`, by default those of the
         step (see the class). `InputError` without a model."""
         model = given.model if given else model_of(self)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from threading import RLock
@@ -587,7 +588,7 @@ class OpenSearchIndex(TermIndex):
         return counts
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`."""
+        """See `OpenedIndex`."""
         check_settings(model.k1, model.b, depth)
         rankings = [NOTHING] * len(queries)
         order = {"sort": [{"_score": "desc"}, {"number": "asc"}], **_IDS}
@@ -596,7 +597,9 @@ class OpenSearchIndex(TermIndex):
         rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in places]
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
             if depth > _WINDOW:
-                results = [self._deep(name, row, depth) for row in rows]
+                # A state is lost with a node that holds a part of it: all pages are read again.
+                pages = [partial(self._pages, name, row, depth) for row in rows]
+                results = list(map(self.cluster.patiently, pages))
             else:
                 bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
                 at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
@@ -655,12 +658,8 @@ class OpenSearchIndex(TermIndex):
             self._clauses = int(settings.get("indices.query.bool.max_clause_count", _CLAUSES))
         return self._clauses
 
-    def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
-        """More hits than one reply may have, page by page of one state of the index. The state is
-        lost with a node that holds a part of it; then all pages are read again."""
-        return self.cluster.patiently(lambda: self._pages(name, body, depth))
-
     def _pages(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
+        """More hits than one reply may have, page by page of one state of the index."""
         pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
         # By number: a server that rounds the scores it sorts by repeats hits at the ends of pages,
         # or skips some, which the number of all hits shows.

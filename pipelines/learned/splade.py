@@ -178,7 +178,7 @@ class ImpactIndex(InvertedIndex):
         return Retriever(depth=depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`; a query is a dict of weights."""
+        """See `OpenedIndex`; a query is a dict of weights."""
         return ranked_lists(self.docnos, [self.search(query, depth) for query in queries])
 
     def score(

@@ -312,7 +312,7 @@ class LexicalIndex(TermIndex, InvertedIndex):
     def rank(
         self, queries: Sequence[str | TermQuery], model: Any, depth: int
     ) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
+        """See `OpenedIndex`; `model` is a `BM25` or a
         `QueryLikelihood`."""
         rankings = []
         for query in queries:
@@ -354,7 +354,7 @@ class LexicalIndex(TermIndex, InvertedIndex):
 
     @property
     def supports(self) -> frozenset[str]:
-        """See `Index`. Documents with phrases are ranked by BM25 alone."""
+        """See `OpenedIndex`. Documents with phrases are ranked by BM25 alone."""
         return LexicalEngine.supports if self.base is self else LexicalEngine.supports - {"ql"}
 
     @check_call
