@@ -46,9 +46,6 @@ _PLACE = re.compile(r"\{(\w+)\}")
 # Errors that one prompt causes. All others (no server, a wrong setting, no money) would befall any
 # prompt, and are raised, so that no run silently becomes one without the stage.
 _OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
-# Earlier versions stored the representation of a list or dict in place of the text of its parts. A
-# reply of this version that begins so is marked in the cache.
-_REPRESENTATION, _AS_WRITTEN = re.compile(r"\[?\{'|\['"), "as_written"
 Given: TypeAlias = Collection | ScorerResources | None
 """What a run gives a step."""
 # Settings that change no reply.
@@ -384,8 +381,6 @@ class CachedLLM:
             value["run"] = self._model.run
         if reply.tokens:
             value["logprobs"] = reply.tokens
-        if _REPRESENTATION.match(reply.text):
-            value[_AS_WRITTEN] = True
         self._cache.put([((self._key, prompt), value)])
         self._claims.release(prompt)
 
@@ -483,10 +478,8 @@ def model_of(stage: Any) -> BlockingModel | None:
     return model or (stage.collection.model if stage.collection else None)
 
 
-def _read_reply(value: Mapping[str, Any]) -> Reply | None:
-    """A reply as `CachedLLM` stores it; None if its text represents a list or dict."""
-    if _REPRESENTATION.match(value["text"]) and _AS_WRITTEN not in value:
-        return None
+def _read_reply(value: Mapping[str, Any]) -> Reply:
+    """A reply as `CachedLLM` stores it."""
     # `Usage` replaces impossible numbers by None.
     usage = Usage(input=value["tokens"][0], output=value["tokens"][1])
     return Reply(

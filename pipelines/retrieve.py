@@ -121,15 +121,14 @@ class Retriever(Stage):
         inp = as_pyterrier(inp)
         if "docno" in inp.columns:
             return self._scored(inp)
+        rankings: list[Any] = [None] * len(inp)
         if len(inp):
             queries = self._queries(inp)
-            rankings: list[Any] = [None] * len(queries)
             for model, places in self._models(inp["qid"].tolist()):
                 found = self.index.rank([queries[n] for n in places], model, self.depth)
                 for place, ranking in zip(places, found, strict=True):
                     rankings[place] = ranking
-            return ranked(inp, rankings)
-        return ranked(inp, [])
+        return ranked(inp, rankings)
 
     def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
         column = next(name for name in self.query_columns if name in inp.columns)
@@ -452,8 +451,8 @@ def checked_texts(column: pd.Series[Any]) -> list[str]:
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:
     """Every column of `inp`, and `docno`, `score`, `rank` (from 0), one row a hit. There is a
-    ranking for each row of `inp`, or none at all."""
-    counts = [len(ranking.docnos) for ranking in rankings] or [0] * len(inp)
+    ranking for each row of `inp`."""
+    counts = [len(ranking.docnos) for ranking in rankings]
     rows = np.repeat(np.arange(len(inp)), counts)
     # One frame from complete columns: for a single query, setting them one by one takes longer
     # than the search.

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from soundingline.pipelines.device import Placement, in_batches
-from soundingline.pipelines.engines.engine import Engine
 from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
 from soundingline.pipelines.learned.encoding import (
     BLOCK_CHARACTERS,
@@ -275,10 +274,6 @@ class LearnedRetriever(Retriever):
     @property
     def query_columns(self) -> tuple[str, ...]:
         return *super().query_columns, "query"
-
-    def validate(self, engine: Engine) -> None:
-        """`InputError` for a checkpoint that cannot be loaded."""
-        _ = self.fingerprint
 
     def bind(self, collection: Collection) -> Self:
         own = copy.copy(self)
