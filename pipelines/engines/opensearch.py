@@ -529,19 +529,19 @@ class OpenSearchIndex(TermIndex):
                 "index again",
             )
 
-    def document_frequency(self, terms: str | Iterable[str]) -> Any:
-        """In how many documents an index term occurs; for several terms, an array."""
-        names = [terms] if isinstance(terms, str) else list(terms)
-        unknown = [name for name in dict.fromkeys(names) if name not in self._frequencies]
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs."""
+        self._read_frequencies([term])
+        return self._frequencies[term]
+
+    def _read_frequencies(self, terms: Iterable[str]) -> None:
+        unknown = [name for name in terms if name not in self._frequencies]
         for part in _parts(unknown):
             bodies = [
                 {"query": self._term(name), "size": 0, "track_total_hits": True} for name in part
             ]
             totals = self.cluster.searched(self.manifest["index"], bodies, part)
             self._frequencies.update(zip(part, totals, strict=True))
-        if isinstance(terms, str):
-            return self._frequencies[terms]
-        return np.array([self._frequencies[name] for name in names], dtype=np.int64)
 
     def idf(self, term: str) -> float:
         """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
@@ -564,7 +564,7 @@ class OpenSearchIndex(TermIndex):
         counts = self._counted(numbers)
         largest = int(largest_share * self.manifest["counts"]["with_terms"])
         if largest_share < 1:
-            self.document_frequency(sorted({term for row in counts.values() for term in row}))
+            self._read_frequencies(sorted({term for row in counts.values() for term in row}))
         vectors = []
         for row in (counts[number] for number in numbers.tolist()):
             terms = sorted(row)

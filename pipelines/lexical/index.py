@@ -117,13 +117,10 @@ class InvertedIndex(OpenedIndex, IndexArtifact):
         number = self.find(term)
         return slice(*self._postings.offsets[number : number + 2].tolist() if number >= 0 else [0])
 
-    def document_frequency(self, terms: str | Iterable[str]) -> Any:
-        """In how many documents an index term occurs (0 if it is unknown); for several terms, an
-        array."""
-        if isinstance(terms, str):
-            places = self._places(terms)
-            return places.stop - (places.start or 0)
-        return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs; 0 if it is unknown."""
+        places = self._places(term)
+        return int(places.stop - (places.start or 0))
 
     def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """The numbers of the documents that hold an index term, ascending, and their counts (int32)
