@@ -352,17 +352,13 @@ def stage_counts(
 ) -> dict[str, dict[str, float]]:
     """What bound stages have counted, by group, and the seconds that their models took, also as
     `gpu_seconds` where these are on a GPU; stages without counts are left out. `before` are counts
-    of the same stages that are not told again; of what is called `largest_*` there is only the
-    largest ever."""
+    of the same stages that are not told again."""
     counts: dict[str, dict[str, float]] = {}
     for group, stage in transformers.items():
         if not isinstance(getattr(stage, "counts", None), Mapping):
             continue
         known = (before or {}).get(group, {})
-        counts[group] = {
-            name: number if name.startswith("largest_") else number - known.get(name, 0)
-            for name, number in stage.counts.items()
-        }
+        counts[group] = {name: number - known.get(name, 0) for name, number in stage.counts.items()}
         if "seconds" in counts[group] and computes_on_gpu(stage):
             counts[group]["gpu_seconds"] = counts[group]["seconds"]
     return {group: numbers for group, numbers in counts.items() if numbers}

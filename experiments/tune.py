@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class EnrichmentGrid:
 
     def at(self, weight: float, tau: float) -> tuple[Enrichment, Collection]:
         """The stage with this weight and tau, bound to a collection, and that collection."""
-        stage = self.stage.with_weight(weight)
+        stage = replace(self.stage, weight=weight)
         if self.stage.has_filter:
             stage = stage.with_tau(tau)
         collection = stage.enriched(self.collection)

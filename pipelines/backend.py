@@ -65,7 +65,7 @@ class PipelineBackend:
         """At most `request.depth` hits, ranks from 1."""
         qid = self.qid or _NO_QUESTION
         row = {"qid": [qid], "query": [request.query], "reasoning": [request.reasoning]}
-        with search_notes(self.qid) as notes:
+        with search_notes() as notes:
             # Objects, because a model may write half a surrogate pair, which Arrow's strings do
             # not hold.
             try:

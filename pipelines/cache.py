@@ -187,11 +187,6 @@ def _digest(key: Key) -> bytes:
     return digest.digest()
 
 
-def _usable(file: Path) -> bool:
-    """Whether this host may open a cache's file, which must not belong to another host."""
-    return file.stem.endswith(_host_mark(file))
-
-
 def _host_mark(path: Path) -> str:
     """The mark of this host in the names of its own files; empty on a local file system."""
     if is_local(path):
@@ -337,7 +332,9 @@ def _caches(folder: Path) -> list[Path]:
     """The files of caches that this host may open."""
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'results'"
     caches = []
-    for file in filter(_usable, list_caches(folder)):
+    for file in list_caches(folder):
+        if not file.stem.endswith(_host_mark(file)):
+            continue  # another host's
         connected = closing(sqlite3.connect(file, timeout=_BUSY_SECONDS))
         with _reported(file, "read"), connected as connection:
             if connection.execute(query).fetchone():
@@ -350,13 +347,9 @@ def _total(files: Iterable[Path]) -> int:
     for file in files:
         connected = closing(sqlite3.connect(file, timeout=_BUSY_SECONDS))
         with _reported(file, "read"), connected as connection:
-            total += _bytes(connection)
+            pages = _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
+            total += _pragma(connection, "page_size") * pages
     return total
-
-
-def _bytes(connection: sqlite3.Connection) -> int:
-    pages = _pragma(connection, "page_count") - _pragma(connection, "freelist_count")
-    return _pragma(connection, "page_size") * pages
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

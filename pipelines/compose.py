@@ -70,8 +70,6 @@ class WithQuery(ByArguments, pt.Transformer):
     """
 
     def __init__(self, stage: pt.Transformer, query: str) -> None:
-        if query not in (RAW, REWRITTEN):
-            raise InputError(f"query is {query!r}", valid=f"{RAW}, {REWRITTEN}")
         self.stage, self.query = stage, query
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:

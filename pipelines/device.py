@@ -132,9 +132,7 @@ def free_bytes(device: Any) -> int:
 
 @contextmanager
 def within_memory(
-    device: Any,
-    what: str,
-    do: str = "set fewer batch_tokens, dtype=bfloat16, or a smaller model",
+    device: Any, what: str, do: str = "set fewer batch_tokens, dtype=bfloat16, or a smaller model"
 ) -> Iterator[None]:
     """A block whose failing allocations become an `InputError` with `what` was computed, the free
     memory, and what to `do`."""

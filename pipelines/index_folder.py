@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
@@ -35,6 +36,7 @@ from soundingline.toolkit.files import (
 )
 
 if TYPE_CHECKING:
+    from soundingline.pipelines.engines.engine import RankedList
     from soundingline.pipelines.lexical.analyzers import Analyzer
     from soundingline.pipelines.retrieve import BM25
 
@@ -225,7 +227,11 @@ def as_text(number: int, name: str, value: Any) -> str:
 
 
 class OpenedIndex:
-    """An opened index folder: an `Index` (`soundingline.pipelines.engines.engine`) without `rank`.
+    """An opened index folder. A subclass implements `rank`.
+
+    One that also scores units of the caller's choice has `docnos` (unit ids by number), and
+    `score(queries, numbers, model)`, which returns an array for each query: the scores of the units
+    with these numbers.
 
     `engine.open(path)` opens one that needs the settings of an engine, and `Class(path)` any other.
     Two are equal if their folders and corpora are. A pickled one is opened again from its path.
@@ -233,15 +239,27 @@ class OpenedIndex:
 
     engine: Any = None
     query_columns: ClassVar[tuple[str, ...]] = ("query_toks", "query")
+    """The columns of a frame that hold queries, in the order in which a retriever prefers them."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path, self.manifest = path, manifest
 
     @property
     def supports(self) -> frozenset[str]:
-        """See `Index`: what its engine supports."""
+        """See `Engine.supports`; a retriever needs some of it (`Stage.needs`)."""
         supports: frozenset[str] = self.engine.supports if self.engine else frozenset()
         return supports
+
+    @abstractmethod
+    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
+        """Rank at most `depth` units for each query.
+
+        Args:
+            queries: one or more, from one of the `query_columns`: texts, which the index analyses
+                itself, or weights by index term, for example.
+            model: the retriever that asks, which holds the parameters: `k1` and `b` of a
+                `soundingline.pipelines.retrieve.BM25`, for example.
+        """
 
     @property
     def _opener(self) -> str:

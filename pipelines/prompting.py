@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from soundingline.pipelines.cache import Claims, ResultCache, text_hash
 from soundingline.pipelines.stage import Collection, Counts, LazyValues
@@ -28,6 +28,7 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, Usage, user
 from soundingline.toolkit.runs.run_folder import repeat_of
+from soundingline.toolkit.search.scoring import ScorerResources
 
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 TASKS = (
@@ -45,9 +46,8 @@ _PLACE = re.compile(r"\{(\w+)\}")
 # Errors that one prompt causes. All others (no server, a wrong setting, no money) would befall any
 # prompt, and are raised, so that no run silently becomes one without the stage.
 _OF_THE_PROMPT = (Refused, Truncated, ContextOverflow)
-# Earlier versions stored the representation of a list or dict in place of the text of its parts. A
-# reply of this version that begins so is marked in the cache.
-_REPRESENTATION, _AS_WRITTEN = re.compile(r"\[?\{'|\['"), "as_written"
+Given: TypeAlias = Collection | ScorerResources | None
+"""What a run gives a step."""
 # Settings that change no reply.
 _UNSAMPLED = ("timeout", "tool_choice")
 
@@ -124,11 +124,6 @@ class Reply(NamedTuple):
     input_tokens: int | None = None
     output_tokens: int | None = None
     tokens: tuple[Token, ...] = ()
-
-    @property
-    def is_unmetered(self) -> bool:
-        """Whether the model replied and the tokens are unknown."""
-        return not self.error and None in (self.input_tokens, self.output_tokens)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -270,7 +265,8 @@ class CachedLLM:
         for reply in replies.values():
             tokens["reply_input_tokens"] += reply.input_tokens or 0
             tokens["reply_output_tokens"] += reply.output_tokens or 0
-            tokens["reply_unmetered"] += reply.is_unmetered
+            unknown = None in (reply.input_tokens, reply.output_tokens)
+            tokens["reply_unmetered"] += unknown and not reply.error
         self.counts.add(**+tokens)
         return replies
 
@@ -385,8 +381,6 @@ class CachedLLM:
             value["run"] = self._model.run
         if reply.tokens:
             value["logprobs"] = reply.tokens
-        if _REPRESENTATION.match(reply.text):
-            value[_AS_WRITTEN] = True
         self._cache.put([((self._key, prompt), value)])
         self._claims.release(prompt)
 
@@ -406,16 +400,6 @@ def is_sampled(settings: SamplingParams) -> bool:
     return settings.temperature != 0 and not one_token
 
 
-class Resources(Protocol):
-    """What a run gives a step: a `Collection`, or the `ScorerResources` of a scorer."""
-
-    @property
-    def model(self) -> BlockingModel | None: ...
-
-    @property
-    def caches(self) -> Path | None: ...
-
-
 class LlmStep:
     """Base of the steps of a pipeline that ask a language model.
 
@@ -427,7 +411,7 @@ class LlmStep:
     that has these, if they are set, or else those of the collection that it is bound to.
     """
 
-    needs_llm: ClassVar[bool] = True
+    needs_llm: bool = True
     counted: ClassVar[tuple[str, ...]] = ()
     """Names of the counts that the class itself adds to."""
 
@@ -467,16 +451,14 @@ class LlmStep:
         a cache `cache_hits` and `cache_misses`."""
         return self._counts()
 
-    def ask(
-        self, prompts: Sequence[str], qids: Iterable[str], given: Resources | None = None
-    ) -> list[Reply]:
+    def ask(self, prompts: Sequence[str], qids: Iterable[str], given: Given = None) -> list[Reply]:
         """The reply to each prompt; equal prompts are requested once. `qids` are the questions that
         pay for them. `InputError` without a model."""
         llm = self._llm.of(*self.model_and_cache(given))
         replies = llm.replies(dict(zip(prompts, qids, strict=True)))
         return [replies[prompt] for prompt in prompts]
 
-    def model_and_cache(self, given: Resources | None = None) -> tuple[BlockingModel, Path | None]:
+    def model_and_cache(self, given: Given = None) -> tuple[BlockingModel, Path | None]:
         """The model and the folder of its cached replies: those of `given`, by default those of the
         step (see the class). `InputError` without a model."""
         model = given.model if given else model_of(self)
@@ -496,10 +478,8 @@ def model_of(stage: Any) -> BlockingModel | None:
     return model or (stage.collection.model if stage.collection else None)
 
 
-def _read_reply(value: Mapping[str, Any]) -> Reply | None:
-    """A reply as `CachedLLM` stores it; None if its text represents a list or dict."""
-    if _REPRESENTATION.match(value["text"]) and _AS_WRITTEN not in value:
-        return None
+def _read_reply(value: Mapping[str, Any]) -> Reply:
+    """A reply as `CachedLLM` stores it."""
     # `Usage` replaces impossible numbers by None.
     usage = Usage(input=value["tokens"][0], output=value["tokens"][1])
     return Reply(

@@ -7,7 +7,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from soundingline.pipelines.enrich.llm_phrases import ModelText
 from soundingline.pipelines.prompting import LlmStep, PromptTemplate, Reply
@@ -156,7 +155,7 @@ class HyDE(Rewriter):
     arXiv 2212.10496.
     """
 
-    needs_llm: ClassVar[bool] = True
+    needs_llm = True
     apply_to: str = "retriever"
     task: str = "general"
     prompt: str | None = None

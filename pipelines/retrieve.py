@@ -19,18 +19,12 @@ import pyterrier as pt
 from numpy.typing import NDArray
 from typing_extensions import Self, TypedDict
 
-from soundingline.pipelines.engines.engine import (
-    RankedList,
-    check_support,
-    checked_weights,
-)
+from soundingline.pipelines.engines.engine import RankedList, check_support, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
-from soundingline.pipelines.lexical.likelihood import check_likelihood
-from soundingline.pipelines.lexical.operators import check_operators
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError, check_call, check_int
+from soundingline.toolkit.errors import InputError, check_call, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.runs.run_folder import of_question
 
@@ -83,7 +77,7 @@ class Retriever(Stage):
     """See `Stage.matching`."""
 
     def __post_init__(self) -> None:
-        check_int("depth", self.depth)
+        check_int("depth", self.depth, do="try 1000")
         if self.index is not None:
             self._check_index(self.index)
 
@@ -127,15 +121,14 @@ class Retriever(Stage):
         inp = as_pyterrier(inp)
         if "docno" in inp.columns:
             return self._scored(inp)
+        rankings: list[Any] = [None] * len(inp)
         if len(inp):
             queries = self._queries(inp)
-            rankings: list[Any] = [None] * len(queries)
             for model, places in self._models(inp["qid"].tolist()):
                 found = self.index.rank([queries[n] for n in places], model, self.depth)
                 for place, ranking in zip(places, found, strict=True):
                     rankings[place] = ranking
-            return ranked(inp, rankings)
-        return ranked(inp, [])
+        return ranked(inp, rankings)
 
     def _queries(self, inp: pd.DataFrame) -> Sequence[Any]:
         column = next(name for name in self.query_columns if name in inp.columns)
@@ -250,7 +243,9 @@ class BM25(_WithFeedback):
 
     def __post_init__(self) -> None:
         check_settings(self.k1, self.b, self.depth)
-        check_operators(self.operators)
+        if self.operators not in (None, "phrases"):
+            valid = "phrases, or null for words as they are"
+            raise InputError(f"operators is {self.operators!r}", valid=valid)
         self._of_question: dict[str, tuple[float, float]] = {}
         for fold in self.fold_parameters or ():
             check_settings(fold["k1"], fold["b"], self.depth)
@@ -357,7 +352,7 @@ class QueryLikelihood(_WithFeedback):
     supports: ClassVar[frozenset[str]] = frozenset({"weighted queries"})
 
     def __post_init__(self) -> None:
-        check_likelihood(self.mu, self.depth)
+        check_number("mu", self.mu, gt=0, do="try 1000")
         super().__post_init__()
 
 
@@ -456,8 +451,8 @@ def checked_texts(column: pd.Series[Any]) -> list[str]:
 
 def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:
     """Every column of `inp`, and `docno`, `score`, `rank` (from 0), one row a hit. There is a
-    ranking for each row of `inp`, or none at all."""
-    counts = [len(ranking.docnos) for ranking in rankings] or [0] * len(inp)
+    ranking for each row of `inp`."""
+    counts = [len(ranking.docnos) for ranking in rankings]
     rows = np.repeat(np.arange(len(inp)), counts)
     # One frame from complete columns: for a single query, setting them one by one takes longer
     # than the search.

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 Texts = Callable[[Sequence[str]], list[Unit]]
 
-_question: ContextVar[str] = ContextVar("question of a search", default="")
 _notes: ContextVar[dict[str, Any] | None] = ContextVar("notes of a search", default=None)
 
 
@@ -186,7 +185,7 @@ class Stage(ByArguments, pt.Transformer):
         ['d1%p0', 'd1%p1']
     """
 
-    needs_llm: ClassVar[bool] = False
+    needs_llm: bool = False
     """Whether it cannot work without a language model in its collection."""
 
     needs_logprobs: bool = False
@@ -383,22 +382,15 @@ def not_bound(stage: Stage, do: str) -> InputError:
 
 
 @contextmanager
-def search_notes(qid: str = "") -> Iterator[Mapping[str, Any]]:
-    """Collect the notes of the stages that run in this block, in this thread, for the question
-    `qid`. Blocks may be nested: a note belongs to the innermost."""
+def search_notes() -> Iterator[Mapping[str, Any]]:
+    """Collect the notes of the stages that run in this block, in this thread. Blocks may be nested:
+    a note belongs to the innermost."""
     notes: dict[str, Any] = {}
-    outer_notes, outer_question = _notes.set(notes), _question.set(qid)
+    outer = _notes.set(notes)
     try:
         yield notes
     finally:
-        _notes.reset(outer_notes)
-        _question.reset(outer_question)
-
-
-def searched_question() -> str:
-    """The id of the question whose search runs in this thread, for stages whose methods receive no
-    qid; empty outside a search and if nobody named it."""
-    return _question.get()
+        _notes.reset(outer)
 
 
 def add_note(name: str, value: Any) -> None:
@@ -433,11 +425,6 @@ class Counts:
             for name, number in numbers.items():
                 self._counts[name] += number
 
-    def raise_to(self, name: str, number: int) -> None:
-        """Raise a count to `number` if it is lower."""
-        with self._lock:
-            self._counts[name] = max(self._counts[name], number)
-
     def __call__(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
@@ -462,33 +449,22 @@ class LazyValues:
             value: Value = self._values[key]
             return value
 
-    def values(self) -> list[Any]:
-        """Those that have been made."""
-        with self._lock:
-            return list(self._values.values())
 
-
-class _Shares(Protocol):
-    _shared: LazyValues
-
-
-Sharing = TypeVar("Sharing", bound=_Shares)
-
-
-def shared(make: Callable[[Sharing], Value]) -> Callable[[Sharing], Value]:
+def shared(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
     """A method without arguments that is computed once for a stage and all its bound copies, which
     have the same `LazyValues` as `_shared`. If an optional package is missing, the error names the
     stage's `extra`."""
 
-    def make_for(stage: Sharing) -> Value:
+    def make_for(stage: Any) -> Value:
         try:
             return make(stage)
         except PackageMissing as error:
             raise PackageMissing(error.package, getattr(stage, "extra", "")) from error
 
     @wraps(make)
-    def read(stage: Sharing) -> Value:
-        return stage._shared.get(make, lambda: make_for(stage))
+    def read(stage: Any) -> Value:
+        values: LazyValues = stage._shared
+        return values.get(make, lambda: make_for(stage))
 
     return read
 

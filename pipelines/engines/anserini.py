@@ -147,16 +147,16 @@ class AnseriniIndex(TermIndex):
 
     @property
     def supports(self) -> frozenset[str]:
-        """See `Index`. RM3 needs document vectors."""
+        """See `OpenedIndex`. RM3 needs document vectors."""
         return _supports(self.manifest["document_vectors"])
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`.
+        """See `OpenedIndex`.
 
         Anserini's `SimpleSearcher` rounds scores to four decimals, orders equal ones by docno, and
         then lowers each by a millionth for every document of the same score before it.
         """
-        settings = _settings(model)
+        settings = settings_of(model)
         if isinstance(model, RM3):
             settings["rm3"] = model.fb_terms, model.fb_docs, float(model.original_weight)
             if not all(isinstance(query, str) for query in queries):
@@ -166,26 +166,17 @@ class AnseriniIndex(TermIndex):
         for first in range(0, len(queries), _QUERIES_AT_ONCE):
             part = list(map(_positive, queries[first : first + _QUERIES_AT_ONCE]))
             hits = self._process.request("search", queries=part, depth=depth, model=settings)
-            rankings += [_ranked(hits.get(str(number), ())) for number in range(len(part))]
+            for own in (hits.get(str(number), ()) for number in range(len(part))):
+                scores = [hit["score"] for hit in own]
+                rankings.append(RankedList([hit["docid"] for hit in own], scores))
         return rankings
 
-    def lucene(self, queries: list[str], model: Any) -> list[RankedList]:
-        """The rankings of a `BM25` or a `QueryLikelihood` by Lucene's own searcher, with the scores
-        that `SimpleSearcher` would round: a reference for other implementations."""
-        rankings = self._process.request(
-            "lucene", queries=queries, depth=model.depth, model=_settings(model)
-        )
-        return [RankedList(docnos, scores) for docnos, scores in rankings]
 
-
-def _settings(model: Any) -> dict[str, Any]:
+def settings_of(model: Any) -> dict[str, Any]:
+    """The parameters of a `BM25` or a `QueryLikelihood` for the worker."""
     if getattr(model, "mu", None) is None:
         return {"k1": float(model.k1), "b": float(model.b)}
     return {"mu": float(model.mu)}
-
-
-def _ranked(hits: Sequence[Mapping[str, Any]]) -> RankedList:
-    return RankedList([hit["docid"] for hit in hits], [hit["score"] for hit in hits])
 
 
 def _positive(query: str | Mapping[str, float]) -> str | dict[str, float]:

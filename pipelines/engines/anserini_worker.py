@@ -10,20 +10,16 @@ Arguments: the jar, then options of the machine.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 FIELD = "contents"
 _SEARCH = "org.apache.lucene.search."
 # Properties that Java leaves out when it writes a hit as JSON.
-_IGNORED = {
-    "io.anserini.search.ScoredDoc": ("lucene_document", "lucene_docid"),
-    f"{_SEARCH}FieldDoc": ("doc", "score", "shardIndex"),
-}
+_HIT, _IGNORED = "io.anserini.search.ScoredDoc", ("lucene_document", "lucene_docid")
 
 
 class Json(str):
@@ -36,15 +32,17 @@ class Worker:
     def __init__(self, java: Callable[[str], Any], find: Callable[[str], Any]) -> None:
         self.java = java
         self.term = java("org.apache.lucene.index.Term")
-        values = java("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
         # Java turns a batch of rankings into text: 60,000 hits in one call, not in 120,000.
         self.mapper = java("com.fasterxml.jackson.databind.ObjectMapper")()
-        for class_name, properties in _IGNORED.items():
-            ignored = java("java.util.HashSet")()
-            for name in properties:
-                ignored.add(name)
-            override = self.mapper.configOverride(find(class_name))
-            override.setIgnorals(values.forIgnoredProperties(ignored))
+        self.leave_out(find(_HIT), _IGNORED)
+
+    def leave_out(self, kind: Any, properties: Iterable[str]) -> None:
+        """Leave properties of a class out of its JSON."""
+        ignored = self.java("java.util.HashSet")()
+        for name in properties:
+            ignored.add(name)
+        values = self.java("com.fasterxml.jackson.annotation.JsonIgnoreProperties$Value")
+        self.mapper.configOverride(kind).setIgnorals(values.forIgnoredProperties(ignored))
 
     def create(self, arguments: list[str]) -> None:
         self.indexer = self.java("io.anserini.index.SimpleIndexer")(arguments)
@@ -95,28 +93,6 @@ class Worker:
             one = self.java(f"{_SEARCH}TermQuery")(self.term(FIELD, name))
             boolean.add(self.java(f"{_SEARCH}BoostQuery")(one, weight), should)
         return boolean.build()
-
-    def lucene(
-        self, queries: list[str], depth: int, model: dict[str, float]
-    ) -> list[tuple[list[str], list[float]]]:
-        """Docids and scores by Lucene's searcher itself, in the order of score and docid."""
-        searcher = self.java(f"{_SEARCH}IndexSearcher")(self.reader.getContext())
-        name = "LMDirichletSimilarity" if "mu" in model else "BM25Similarity"
-        searcher.setSimilarity(self.java(f"{_SEARCH}similarities.{name}")(*model.values()))
-        analyzer = self.java("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
-        generator = self.java("io.anserini.search.query.BagOfWordsQueryGenerator")()
-        order = self.java("io.anserini.search.SearchCollection").BREAK_SCORE_TIES_BY_DOCID
-        rankings = []
-        for query in queries:
-            hits = searcher.search(generator.buildQuery(FIELD, analyzer, query), depth, order, True)
-            written = json.loads(self.mapper.writeValueAsString(hits))
-            fields = [hit["fields"] for hit in written["scoreDocs"]]
-            # A text is Lucene's `BytesRef`: a part of a buffer, which is in base64.
-            spans = [slice(text["offset"], text["offset"] + text["length"]) for _, text in fields]
-            texts = [base64.b64decode(text["bytes"]) for _, text in fields]
-            docids = [text[span].decode() for text, span in zip(texts, spans, strict=True)]
-            rankings.append((docids, [score for score, _ in fields]))
-        return rankings
 
 
 def serve(replies: int) -> None:

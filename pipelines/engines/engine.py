@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    runtime_checkable,
-)
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,35 +49,6 @@ def checked_weights(query: Any) -> Mapping[str, float]:
     return query
 
 
-class Index(Protocol):
-    """An opened index (`soundingline.pipelines.index_folder.OpenedIndex` has all but `rank`).
-
-    An index that also scores units of the caller's choice has `docnos` (unit ids by number), and
-    `score(queries, numbers, model)`, which returns an array for each query: the scores of the
-    units with these numbers.
-    """
-
-    query_columns: ClassVar[tuple[str, ...]]
-    """The columns of a frame that hold queries, in the order in which a retriever prefers them."""
-
-    def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """Rank the units for each query.
-
-        Args:
-            queries: one or more, from one of the `query_columns`: texts, which the index analyses
-                itself, or weights by index term, for example.
-            model: the retriever that asks, which holds the parameters: `k1` and `b` of a
-                `soundingline.pipelines.retrieve.BM25`, for example.
-            depth: the largest number of units for a query.
-        """
-        ...
-
-    @property
-    def supports(self) -> frozenset[str]:
-        """See `Engine.supports`; a retriever needs some of it (`Stage.needs`)."""
-        ...
-
-
 class Engine(Protocol):
     """Build settings of one kind of index. Equal fingerprints give equal indexes of equal units."""
 
@@ -106,7 +69,7 @@ class Engine(Protocol):
         ...
 
     def open(self, path: Path, *, corpus_fingerprint: str) -> Any:
-        """Open what `build` made (an `Index`); `InputError` if it is of another corpus."""
+        """Open what `build` made (an `OpenedIndex`); `InputError` if it is of another corpus."""
         ...
 
 

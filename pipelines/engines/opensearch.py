@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from threading import RLock
@@ -528,19 +529,19 @@ class OpenSearchIndex(TermIndex):
                 "index again",
             )
 
-    def document_frequency(self, terms: str | Iterable[str]) -> Any:
-        """In how many documents an index term occurs; for several terms, an array."""
-        names = [terms] if isinstance(terms, str) else list(terms)
-        unknown = [name for name in dict.fromkeys(names) if name not in self._frequencies]
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs."""
+        self._read_frequencies([term])
+        return self._frequencies[term]
+
+    def _read_frequencies(self, terms: Iterable[str]) -> None:
+        unknown = [name for name in terms if name not in self._frequencies]
         for part in _parts(unknown):
             bodies = [
                 {"query": self._term(name), "size": 0, "track_total_hits": True} for name in part
             ]
             totals = self.cluster.searched(self.manifest["index"], bodies, part)
             self._frequencies.update(zip(part, totals, strict=True))
-        if isinstance(terms, str):
-            return self._frequencies[terms]
-        return np.array([self._frequencies[name] for name in names], dtype=np.int64)
 
     def idf(self, term: str) -> float:
         """Lucene's inverse document frequency of an index term; 0 for an unknown one."""
@@ -563,7 +564,7 @@ class OpenSearchIndex(TermIndex):
         counts = self._counted(numbers)
         largest = int(largest_share * self.manifest["counts"]["with_terms"])
         if largest_share < 1:
-            self.document_frequency(sorted({term for row in counts.values() for term in row}))
+            self._read_frequencies(sorted({term for row in counts.values() for term in row}))
         vectors = []
         for row in (counts[number] for number in numbers.tolist()):
             terms = sorted(row)
@@ -587,7 +588,7 @@ class OpenSearchIndex(TermIndex):
         return counts
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`."""
+        """See `OpenedIndex`."""
         check_settings(model.k1, model.b, depth)
         rankings = [NOTHING] * len(queries)
         order = {"sort": [{"_score": "desc"}, {"number": "asc"}], **_IDS}
@@ -596,7 +597,9 @@ class OpenSearchIndex(TermIndex):
         rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in places]
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
             if depth > _WINDOW:
-                results = [self._deep(name, row, depth) for row in rows]
+                # A state is lost with a node that holds a part of it: all pages are read again.
+                pages = [partial(self._pages, name, row, depth) for row in rows]
+                results = list(map(self.cluster.patiently, pages))
             else:
                 bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
                 at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
@@ -655,12 +658,8 @@ class OpenSearchIndex(TermIndex):
             self._clauses = int(settings.get("indices.query.bool.max_clause_count", _CLAUSES))
         return self._clauses
 
-    def _deep(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
-        """More hits than one reply may have, page by page of one state of the index. The state is
-        lost with a node that holds a part of it; then all pages are read again."""
-        return self.cluster.patiently(lambda: self._pages(name, body, depth))
-
     def _pages(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
+        """More hits than one reply may have, page by page of one state of the index."""
         pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
         # By number: a server that rounds the scores it sorts by repeats hits at the ends of pages,
         # or skips some, which the number of all hits shows.

@@ -144,7 +144,7 @@ class PisaIndex(TermIndex):
         return frequencies
 
     def rank(self, queries: Sequence[Any], model: BM25, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`."""
+        """See `OpenedIndex`."""
         rankings = [NOTHING] * len(queries)
         known = enumerate(map(self._known, queries))
         rows = [(str(number), weights) for number, weights in known if weights]

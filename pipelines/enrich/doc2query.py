@@ -9,11 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.pipelines.checkpoint import (
-    T5,
-    Checkpoint,
-    t5_tokenizer,
-)
+from soundingline.pipelines.checkpoint import T5, Checkpoint, t5_tokenizer
 from soundingline.pipelines.device import Placement, within_memory
 from soundingline.pipelines.enrich.phrases import PhraseSource, batches, clean_text
 from soundingline.pipelines.stage import Collection, Counts, LazyValues

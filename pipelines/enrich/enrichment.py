@@ -271,13 +271,9 @@ class Enrichment(Stage):
                 do="set one of these, or enrichment.query.weights=false",
             )
         self.weight = float(self.weight)
+        self.needs_llm = any(side.needs_llm for side in self._sides.values())
         without = (f"without_{name}" for name in APPLY_TO[1:])
         self._counts = Counts("queries", *without, *map(_counted_as, REASONS))
-
-    @property
-    def needs_llm(self) -> bool:  # type: ignore[override]
-        """Whether one of the sides needs a language model."""
-        return any(side.needs_llm for side in self._sides.values())
 
     @property
     def fingerprint(self) -> str:
@@ -369,23 +365,13 @@ class Enrichment(Stage):
         return any(filter_.rule != "none" for filter_ in self._filters.values())
 
     def with_tau(self, tau: float) -> Enrichment:
-        """The stage with another limit of both filters, not bound. `InputError` if it has no
-        filter."""
-        if not self.has_filter:
-            raise InputError(
-                "the enrichment has no filter, so tau changes nothing",
-                do="leave grid.tau null, or choose an enrichment with a filter",
-            )
+        """The stage with another limit of both filters, not bound."""
         query, corpus = self.query_filter, self.corpus_filter
         return replace(
             self,
             query_filter=query and replace(query, tau=tau),
             corpus_filter=corpus and replace(corpus, tau=tau),
         )
-
-    def with_weight(self, weight: float) -> Enrichment:
-        """The stage with another weight, not bound."""
-        return replace(self, weight=weight)
 
     def expansions(self, queries: Sequence[QueryContext]) -> list[Expansion]:
         """The terms of each query and of its expansion. The stage must be bound."""

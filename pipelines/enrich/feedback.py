@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import partial
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.enrich.phrases import PhraseSource
 from soundingline.pipelines.lexical.analyzers import is_ngram
+from soundingline.pipelines.lexical.forward import Vector
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import check_feedback
+from soundingline.pipelines.lexical.storage import StringTable
 from soundingline.pipelines.rewrite import QueryContext
-from soundingline.pipelines.stage import Collection
+from soundingline.pipelines.stage import Collection, LazyValues
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
-
-_UNITS_KEPT = 256
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -49,9 +49,8 @@ class FeedbackPhrases(PhraseSource):
     def __post_init__(self) -> None:
         check_int("phrases", self.phrases)
         check_feedback(self.phrases, self.fb_docs, 0.5)
-        # By collection: spellings of terms, and which terms may be proposed.
-        self._spellings: dict[tuple[str, str], str] = {}
-        self._words: dict[str, NDArray[np.bool_]] = {}
+        # By collection: which terms may be proposed, and how each is spelled.
+        self._shared = LazyValues()
 
     @property
     def fingerprint(self) -> str:
@@ -61,97 +60,59 @@ class FeedbackPhrases(PhraseSource):
     def for_queries(
         self, queries: Sequence[QueryContext], collection: Collection
     ) -> list[Sequence[str]]:
-        return list(_Feedback(self, collection).of_queries([query.text for query in queries]))
-
-
-class _Feedback:
-    """One pass over queries of a collection."""
-
-    def __init__(self, source: FeedbackPhrases, collection: Collection) -> None:
-        if collection.texts is None:
+        index, texts = collection.index, collection.texts
+        if texts is None:
             raise InputError("phrases from feedback need the texts of the collection")
-        if not isinstance(collection.index, LexicalIndex):
-            raise InputError(
-                "phrases from feedback need our lexical index", do="set engine=lexical"
-            )
-        self._source, self._texts = source, collection.texts
-        self._index: LexicalIndex = collection.index
-        # The words of the documents themselves, if phrases enrich them.
-        self._base: LexicalIndex = collection.index.base
-        self._collection = collection.fingerprint
-        self._spellings_of = lru_cache(_UNITS_KEPT)(self._read_spellings)
-
-    @property
-    def _is_word(self) -> NDArray[np.bool_]:
-        """Which terms of the vocabulary may be proposed: neither n-grams nor numbers."""
-        known = self._source._words
-        if self._collection not in known:
-            vocabulary = self._base.vocabulary
-            words = (not is_ngram(term) and not term.isdecimal() for term in vocabulary)
-            known[self._collection] = np.fromiter(words, np.bool_, len(vocabulary))
-        return known[self._collection]
-
-    def of_queries(self, texts: Sequence[str]) -> list[list[str]]:
-        """The phrases of each query."""
-        searches = [self._index.analyzer.terms(text) for text in texts]
-        rankings = [self._found(terms) for terms in searches]
+        if not isinstance(index, LexicalIndex):
+            do = "set engine=lexical"
+            raise InputError("phrases from feedback need our lexical index", do=do)
+        base = index.base  # the words of the documents themselves, if phrases enrich them
+        searches = [index.analyzer.terms(query.text) for query in queries]
+        rankings = [index.search(terms, self.k1, self.b, self.fb_docs) for terms in searches]
         # The documents of all queries are read together.
-        every = np.unique(np.concatenate([np.empty(0, np.int32), *(n for n, _ in rankings)]))
-        vectors = {}
-        for number, (terms, frequencies) in zip(
-            every.tolist(), self._base.vectors(every), strict=True
-        ):
-            usable = self._is_word[terms]
-            vectors[number] = terms[usable], frequencies[usable]
-        phrases = []
-        for own, (numbers, scores) in zip(searches, rankings, strict=True):
-            of_documents = [vectors[number] for number in numbers.tolist()]
-            phrases.append(self._heaviest(own, of_documents, scores.tolist()))
+        numbers = np.concatenate([np.empty(0, np.int32), *(found for found, _ in rankings)])
+        vectors = iter(base.vectors(numbers))
+        known = self._shared
+        is_word = known.get(collection.fingerprint, lambda: _words(base.vocabulary))
+
+        def spelled(term: str) -> str:
+            """The most frequent spelling in the first document that has the term."""
+            [unit] = texts([base.docnos[int(base.postings(term)[0][0])]])
+            words = base.analyzer.words(unit.contents)
+            counts = Counter(word.lower() for word in words if base.analyzer.term(word) == term)
+            return min(counts, key=lambda word: (-counts[word], word), default=term)
+
+        phrases: list[Sequence[str]] = []
+        for own, (found, scores) in zip(searches, rankings, strict=True):
+            of_query = islice(vectors, len(found))
+            heaviest = self._heaviest(own, of_query, scores, is_word, base.vocabulary)
+            keys = [(collection.fingerprint, term) for term in heaviest]
+            phrases.append([known.get(key, partial(spelled, key[1])) for key in keys])
         return phrases
 
-    def _found(self, terms: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The best documents of a search and their scores."""
-        if not terms:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        source = self._source
-        return self._index.search(terms, source.k1, source.b, source.fb_docs)
-
     def _heaviest(
-        self, own: Sequence[str], of_documents: Sequence[Any], scores: Sequence[float]
+        self,
+        own: Sequence[str],
+        vectors: Iterable[Vector],
+        scores: NDArray[np.float32],
+        is_word: NDArray[np.bool_],
+        vocabulary: StringTable,
     ) -> list[str]:
-        """The heaviest words of documents, of which terms and frequencies are given, without those
-        of the query; equal ones in the order of the index."""
-        if not of_documents:
-            return []
-        shares = [
-            frequencies * (score / max(1, frequencies.sum()))
-            for score, (_, frequencies) in zip(scores, of_documents, strict=True)
-        ]
-        every = np.concatenate([terms for terms, _ in of_documents])
-        terms, positions = np.unique(every, return_inverse=True)
+        """The heaviest words of the documents with these vectors and scores, without those of the
+        query; equal ones in the order of the index."""
+        every, shares = [np.empty(0, np.int32)], [np.empty(0)]
+        for (terms, frequencies), score in zip(vectors, scores.tolist(), strict=True):
+            usable = is_word[terms]
+            every.append(terms[usable])
+            shares.append(frequencies[usable] * (score / max(1, frequencies[usable].sum())))
+        terms, positions = np.unique(np.concatenate(every), return_inverse=True)
         weights = np.bincount(positions, np.concatenate(shares), len(terms))
-        vocabulary = self._base.vocabulary
         weights[np.isin(terms, [vocabulary.find(term) for term in own])] = 0
-        best = np.lexsort((terms, -weights))[: self._source.phrases]
-        return [self._spelled(vocabulary[int(terms[n])]) for n in best if weights[n] > 0]
+        best = np.lexsort((terms, -weights))[: self.phrases]
+        return [vocabulary[int(terms[n])] for n in best if weights[n] > 0]
 
-    def _spelled(self, term: str) -> str:
-        """The spelling of a term, which is stored in the source."""
-        key, known = (self._collection, term), self._source._spellings
-        if key not in known:
-            first = int(self._base.postings(term)[0][0])
-            known[key] = self._spellings_of(first).get(term, term)
-        return known[key]
 
-    def _read_spellings(self, number: int) -> dict[str, str]:
-        """The most frequent spelling of each term of a document."""
-        analyzer = self._base.analyzer
-        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        [unit] = self._texts([self._base.docnos[number]])
-        for word in analyzer.words(unit.contents):
-            if (term := analyzer.term(word)) is not None:
-                counts[term][word.lower()] += 1
-        return {
-            term: min(words, key=lambda word: (-words[word], word))
-            for term, words in counts.items()
-        }
+def _words(vocabulary: StringTable) -> NDArray[np.bool_]:
+    """Which terms may be proposed: neither n-grams nor numbers."""
+    words = (not is_ngram(term) and not term.isdecimal() for term in vocabulary)
+    return np.fromiter(words, np.bool_, len(vocabulary))

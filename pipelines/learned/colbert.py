@@ -14,16 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.checkpoint import (
-    Checkpoint,
-    CheckpointKind,
-)
+from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import pack_linear_layers, within_memory
 from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
-from soundingline.pipelines.learned.vectors import (
-    MultiVectorEngine,
-    VectorEncoder,
-)
+from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEncoder
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import replace_surrogates, split_into_windows
 from soundingline.toolkit.errors import InputError

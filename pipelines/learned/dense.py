@@ -10,12 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.checkpoint import (
-    BODY,
-    Checkpoint,
-    CheckpointKind,
-    own_length,
-)
+from soundingline.pipelines.checkpoint import BODY, Checkpoint, CheckpointKind, own_length
 from soundingline.pipelines.device import (
     Placement,
     in_batches,

@@ -70,16 +70,16 @@ class Block(NamedTuple):
 class Blocks:
     """A complete encoding, in the order of the corpus. Its length is the number of units.
 
-    `counts`: units, rows, blocks, `empty` units (without visible text; encoded as an empty string),
-    and `reused` blocks, which an earlier process had finished.
+    `counts`: units, rows, blocks, and `empty` units (without visible text; encoded as an empty
+    string).
     """
 
-    def __init__(self, folder: Path, *, reused: int = 0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         manifest = _manifest(folder)
         if "counts" not in manifest:
             raise InputError(f"the encoding at '{folder}' is not complete", do="encode it again")
-        self.counts: Mapping[str, int] = {**manifest["counts"], "reused": reused}
+        self.counts: Mapping[str, int] = manifest["counts"]
 
     def __len__(self) -> int:
         return self.counts["units"]
@@ -122,7 +122,7 @@ def encode_corpus(
         encoder.encode([""])
     _check_folder(folder, own)
     write_json(folder / MANIFEST, {**_FORMAT, **own})
-    rest, heads, reused = iter(units), list[_Head](), 0
+    rest, heads = iter(units), list[_Head]()
     encoded, seconds = 0, 1e-9
     with progress_bar() as progress:
         description = f"encoding with {encoder.model}"
@@ -134,9 +134,7 @@ def encode_corpus(
             if not part:
                 break
             digest, start = _digest(part), time.perf_counter()
-            if head and head.digest == digest:
-                reused += 1
-            else:
+            if not head or head.digest != digest:
                 head = _encode(part, encoder, folder, len(heads), digest)
                 encoded, seconds = encoded + len(part), seconds + time.perf_counter() - start
             heads.append(head)
@@ -147,7 +145,7 @@ def encode_corpus(
     counted = ("units", "rows", "empty")
     counts = {name: sum(getattr(head, name) for head in heads) for name in counted}
     write_json(folder / MANIFEST, {**_FORMAT, **own, "counts": {**counts, "blocks": len(heads)}})
-    return Blocks(folder, reused=reused)
+    return Blocks(folder)
 
 
 def _check_folder(folder: Path, own: Mapping[str, str]) -> None:

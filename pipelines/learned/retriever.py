@@ -17,11 +17,7 @@ import pyterrier as pt
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from soundingline.pipelines.device import (
-    Placement,
-    in_batches,
-)
-from soundingline.pipelines.engines.engine import Engine
+from soundingline.pipelines.device import Placement, in_batches
 from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
 from soundingline.pipelines.learned.encoding import (
     BLOCK_CHARACTERS,
@@ -32,13 +28,7 @@ from soundingline.pipelines.learned.encoding import (
     missing_shards,
 )
 from soundingline.pipelines.retrieve import Retriever, checked_texts
-from soundingline.pipelines.stage import (
-    ByArguments,
-    Collection,
-    LazyValues,
-    Stage,
-    shared,
-)
+from soundingline.pipelines.stage import ByArguments, Collection, LazyValues, Stage, shared
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, Runtime, check_int
 
@@ -284,10 +274,6 @@ class LearnedRetriever(Retriever):
     @property
     def query_columns(self) -> tuple[str, ...]:
         return *super().query_columns, "query"
-
-    def validate(self, engine: Engine) -> None:
-        """`InputError` for a checkpoint that cannot be loaded."""
-        _ = self.fingerprint
 
     def bind(self, collection: Collection) -> Self:
         own = copy.copy(self)

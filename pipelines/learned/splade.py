@@ -19,12 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from soundingline.pipelines.checkpoint import (
-    BODY,
-    Checkpoint,
-    CheckpointKind,
-    own_length,
-)
+from soundingline.pipelines.checkpoint import BODY, Checkpoint, CheckpointKind, own_length
 from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import as_text, read_manifest
@@ -183,7 +178,7 @@ class ImpactIndex(InvertedIndex):
         return Retriever(depth=depth, index=self)
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`; a query is a dict of weights."""
+        """See `OpenedIndex`; a query is a dict of weights."""
         return ranked_lists(self.docnos, [self.search(query, depth) for query in queries])
 
     def score(
@@ -366,7 +361,7 @@ class SparseEncoder(Encoder):
         self._weights = LRUCache(_QUERIES)
 
     def fingerprint_with(self, **of_index: Any) -> str:
-        checkpoint = self._checkpoint.checked(max_length=self.max_length).fingerprint
+        checkpoint = self._checkpoint.fingerprint
         settings = (self.placement.precision, self._limit, of_index.get("scale"), *self.weighting)
         return fingerprint(self.kind, checkpoint, *settings)
 
@@ -378,7 +373,8 @@ class SparseEncoder(Encoder):
     @property
     @shared
     def _checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.checkpoint_kind, self.model, self.revision)
+        checkpoint = Checkpoint(self.checkpoint_kind, self.model, self.revision)
+        return checkpoint.checked(max_length=self.max_length)
 
     @property
     @abstractmethod
@@ -496,9 +492,7 @@ class Splade(SparseEncoder):
         """The model of the queries."""
         if self.query_model is None:
             return self
-        encoder = replace(self, model=self.query_model, query_model=None, revision=None)
-        _ = encoder.fingerprint
-        return encoder
+        return replace(self, model=self.query_model, query_model=None, revision=None)
 
     def check_queries_of(self, vocabulary: Iterable[str]) -> None:
         if self.query_model and self._of_queries.vocabulary != list(vocabulary):

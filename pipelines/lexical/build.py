@@ -82,20 +82,19 @@ def build_index(
     analyzer: str = "english",
     memory_mb: int = 1024,
     corpus_fingerprint: str = "",
-    total: int | None = None,
     keep_texts: bool = False,
 ) -> None:
     """Write the index of `units` (their `contents`) to `path`; see `LexicalIndex.build`."""
     check_int("memory_mb", memory_mb, ge=LEAST_MEMORY_MB)
-    if (known := total or length_hint(units)) > LARGEST_INDEX:
+    if (known := length_hint(units)) > LARGEST_INDEX:
         raise too_many(known)
     analysis = make_analyzer(analyzer)
     with index_folder(path, KIND, ARTIFACT_FORMAT, overwrite=overwrite) as (folder, manifest):
         work = folder / "work"
         work.mkdir()
         memory = memory_mb * MB
-        texts = read_texts(track(units, "indexing", total), folder, memory, keep_texts)
-        batches = list(write_segments(texts, work, analysis.name, words_in(memory)))
+        texts = read_texts(track(units, "indexing", known or None), folder, memory, keep_texts)
+        batches = list(write_segments(texts, work, analysis.name, memory // (2 * _WORD_BYTES)))
         kind, counts = _finish(batches, work, folder, memory // 2)
         shutil.rmtree(work)
         manifest |= {
@@ -121,16 +120,19 @@ def index_folder(
     """
     check_target(path, kind, overwrite=overwrite)
     manifest: dict[str, Any] = {}
-    with clear_errors(path), atomic_folder(path, replace=overwrite) as folder:
-        yield folder, manifest
-        write_metadata(folder, ARTIFACT_TYPE, artifact_format)
-        versions = {"python": platform.python_version(), "numpy": np.__version__}
-        write_manifest(folder, kind, {**manifest, "versions": versions})
-
-
-def words_in(memory: int) -> int:
-    """How many strings a build may keep in so many bytes, of which it needs as many for others."""
-    return memory // (2 * _WORD_BYTES)
+    try:
+        with atomic_folder(path, replace=overwrite) as folder:
+            yield folder, manifest
+            write_metadata(folder, ARTIFACT_TYPE, artifact_format)
+            versions = {"python": platform.python_version(), "numpy": np.__version__}
+            write_manifest(folder, kind, {**manifest, "versions": versions})
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise InputError(
+            f"no space left on the disk while indexing to '{path}' ({error.strerror})",
+            do="free space there or index to another disk; nothing half-made was left",
+        ) from error
 
 
 def too_many(units: int) -> InputError:
@@ -140,20 +142,6 @@ def too_many(units: int) -> InputError:
         valid=f"at most {LARGEST_INDEX:,} in one lexical index",
         do="choose a larger unit, or split the corpus",
     )
-
-
-@contextmanager
-def clear_errors(path: Path) -> Iterator[None]:
-    """A full disk as an `InputError`."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _NO_ROOM:
-            raise
-        raise InputError(
-            f"no space left on the disk while indexing to '{path}' ({error.strerror})",
-            do="free space there or index to another disk; nothing half-made was left",
-        ) from error
 
 
 def read_texts(
@@ -278,11 +266,7 @@ class WordForms:
         return partial(self._tokens, forms, form_ends, known, self._table.forms(known))
 
     def _tokens(
-        self,
-        forms: NDArray[np.int32],
-        form_ends: NDArray[np.int64],
-        known: int,
-        new: Sequence[str],
+        self, forms: NDArray[np.int32], form_ends: NDArray[np.int64], known: int, new: Sequence[str]
     ) -> Tokens:
         """The tokens of texts with these forms. `new` are those that follow the `known` ones."""
         if known == 0:

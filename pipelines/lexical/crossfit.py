@@ -82,7 +82,7 @@ class CrossFittedBM25(Retriever):
         parse_measures([self.objective])
         super().__post_init__()
 
-    def bind(self, collection: Collection) -> BM25:  # type: ignore[override]
+    def bind(self, collection: Collection) -> Any:
         """The BM25 with the parameters of each fold, bound to `collection`."""
         index, questions = self.index_in(collection), collection.questions or {}
         self._check_index(index)

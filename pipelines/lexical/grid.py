@@ -21,7 +21,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -384,11 +384,7 @@ def _add(
 
 @compiled
 def _divide(
-    arrays: Arrays,
-    tables: GridTables,
-    unit: int,
-    frequency: np.float32,
-    share: NDArray[np.float32],
+    arrays: Arrays, tables: GridTables, unit: int, frequency: np.float32, share: NDArray[np.float32]
 ) -> None:
     """tf / (tf + norm) of a unit in every cell, as `scoring` computes it without a table."""
     norms, code = tables.norms, np.uint64(arrays.length_codes[unit])
@@ -464,29 +460,10 @@ class GridBM25:
         first, *rest = (self._ranks(questions, cells, threads) for cells in self._portions())
         others = [dict(part) for part in rest]
         for qid, ranks in first:
-            yield qid, self._in_order([ranks, *(other[qid] for other in others)])
-
-    def scores(self, question: JudgedQuery) -> NDArray[np.float32]:
-        """Scores of the question's `docids` in every cell: float32 [docids, cells], 0 for a
-        document without a query term, or not in the index."""
-        terms, weights = self.index._weighted(question.query)
-        if not len(terms):
-            return np.zeros((len(question.docids), len(self.cells)), np.float32)
-        parts = []
-        for cells in self._portions():
-            tables = self._tables(cells, terms)
-            scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
-            judged = Judged(terms, weights, *self._units.spans(question.docids), scores)
-            judged_scores(self._arrays, tables, judged)
-            parts.append(scores[:, : len(cells)])
-        return self._in_order(parts)
-
-    def _in_order(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Columns of the portions put side by side, as in `cells`."""
-        joined = np.concatenate(parts, axis=1)
-        out = np.empty_like(joined)
-        out[:, self._order] = joined
-        return out
+            joined = np.concatenate([ranks, *(other[qid] for other in others)], axis=1)
+            in_order = np.empty_like(joined)
+            in_order[:, self._order] = joined
+            yield qid, in_order
 
     def _portions(self) -> list[list[tuple[float, float]]]:
         """The cells by b, then k1: a document with a high rank in one cell has one in the next, so
@@ -494,9 +471,6 @@ class GridBM25:
         cells = [self.cells[position] for position in self._order]
         starts = range(0, len(cells), _CELLS_AT_ONCE)
         return [cells[first : first + _CELLS_AT_ONCE] for first in starts]
-
-    def _tables(self, cells: list[tuple[float, float]], terms: NDArray[np.int64]) -> GridTables:
-        return grid_tables(cells, self.index.statistics.average_length, self._arrays, terms)
 
     def _ranks(
         self,
@@ -510,7 +484,7 @@ class GridBM25:
             for question in questions:
                 yield question.qid, np.zeros((len(question.docids), len(cells)), np.int32)
             return
-        tables = self._tables(cells, terms)
+        tables = grid_tables(cells, self.index.statistics.average_length, self._arrays, terms)
 
         def rank(item: int) -> tuple[str, NDArray[np.int32]]:
             return questions[item].qid, self._rank(tables, *weighted[item], questions[item].docids)
@@ -559,11 +533,12 @@ class _Documents(NamedTuple):
                 starts.append(unit)
                 hashes.append(hash(document))
                 before = document
-        positions = StringLookup(
-            np.frombuffer(hashes, np.int64), lambda position: parent(index.docnos[starts[position]])
-        )
-        if doubled := positions.doubled():
-            document = parent(index.docnos[starts[doubled[0]]])
+        known = np.frombuffer(hashes, np.int64)
+        places = StringLookup(known, lambda position: parent(index.docnos[starts[position]]))
+        # Two documents with one hash of 64 bits would be refused too.
+        _, first, counts = np.unique(known, return_index=True, return_counts=True)
+        if counts.max(initial=1) > 1:
+            document = parent(index.docnos[starts[first[counts.argmax()]]])
             raise InputError(
                 f"the passages of document {document!r} do not follow each other in the index",
                 do="build the index from units in the order of their documents",
@@ -575,7 +550,7 @@ class _Documents(NamedTuple):
         # Blocks of about `_BLOCK` units begin where a document begins.
         starting = bounds[np.searchsorted(bounds, np.arange(0, bounds[-1], _BLOCK))]
         blocks = np.unique(np.append(starting, bounds[-1]))
-        return cls(positions, bounds, Layout(blocks, int(np.diff(blocks).max()), parents))
+        return cls(places, bounds, Layout(blocks, int(np.diff(blocks).max()), parents))
 
     def spans(self, docids: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """First and one after the last unit of each document; no unit of an unknown one."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
-from operator import length_hint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -35,16 +34,9 @@ from soundingline.pipelines.lexical.bm25 import (
     idf,
     searches_at_once,
 )
-from soundingline.pipelines.lexical.build import (
-    BYTES_A_UNIT,
-    LEAST_MEMORY_MB,
-    build_index,
-)
+from soundingline.pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB, build_index
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
-from soundingline.pipelines.lexical.likelihood import (
-    Dirichlet,
-    collection_frequency,
-)
+from soundingline.pipelines.lexical.likelihood import Dirichlet, collection_frequency
 from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.lexical.storage import (
     ARTIFACT_FORMAT,
@@ -125,18 +117,10 @@ class InvertedIndex(OpenedIndex, IndexArtifact):
         number = self.find(term)
         return slice(*self._postings.offsets[number : number + 2].tolist() if number >= 0 else [0])
 
-    def document_frequency(self, terms: str | Iterable[str]) -> Any:
-        """In how many documents an index term occurs (0 if it is unknown); for several terms, an
-        array."""
-        if isinstance(terms, str):
-            places = self._places(terms)
-            return places.stop - (places.start or 0)
-        return np.array([self.document_frequency(term) for term in terms], dtype=np.int64)
-
-    @property
-    def document_frequencies(self) -> NDArray[np.int64]:
-        """In how many documents each term of `vocabulary` occurs."""
-        return np.diff(self._postings.offsets)
+    def document_frequency(self, term: str) -> int:
+        """In how many documents an index term occurs; 0 if it is unknown."""
+        places = self._places(term)
+        return int(places.stop - (places.start or 0))
 
     def postings(self, term: str) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """The numbers of the documents that hold an index term, ascending, and their counts (int32)
@@ -200,7 +184,6 @@ class LexicalIndex(TermIndex, InvertedIndex):
         analyzer: str = "english",
         memory_mb: int = 1024,
         corpus_fingerprint: str = "",
-        total: int | None = None,
         keep_texts: bool = True,
     ) -> LexicalIndex:
         """Index the `contents` of `units`, in their order, and open the result.
@@ -218,7 +201,6 @@ class LexicalIndex(TermIndex, InvertedIndex):
             memory_mb: bounds the memory of the build, apart from the text that is being analysed
                 and about 35 bytes a unit.
             corpus_fingerprint: identifies the units; opening the index compares it.
-            total: the number of units, if known.
             keep_texts: whether the index stores the texts, so that re-rankers find them.
 
         Raises:
@@ -235,7 +217,6 @@ class LexicalIndex(TermIndex, InvertedIndex):
             analyzer=analyzer,
             memory_mb=memory_mb,
             corpus_fingerprint=corpus_fingerprint,
-            total=total,
             keep_texts=keep_texts,
         )
         return cls(path, corpus_fingerprint=corpus_fingerprint)
@@ -255,16 +236,10 @@ class LexicalIndex(TermIndex, InvertedIndex):
             toks = dict(zip(names[terms].tolist(), frequencies.tolist(), strict=True))
             yield {"docno": self.docnos[number], "toks": toks}
 
-    @property
-    def texts_path(self) -> str:
-        """The folder of the index if it stores texts, else empty."""
-        base = self.base
-        return str(base.path.absolute()) if base.manifest.get("texts") else ""
-
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
         """The units, in the order of their ids; `KeyError` for an unknown id, `InputError` if the
         index stores no texts."""
-        if not self.texts_path:
+        if not self.base.manifest.get("texts"):
             raise InputError(
                 f"the lexical index at '{self.path}' stores no texts",
                 do="build it with keep_texts=True, or give the texts of a store",
@@ -283,11 +258,6 @@ class LexicalIndex(TermIndex, InvertedIndex):
     def text_loader(self, fields: str | Sequence[str] = "*", **options: Any) -> pt.Transformer:
         """For `pt.text.get_text(index)`: adds `text` and `title`, or the columns of `fields`."""
         return TextLoader(self, _FIELDS if fields == "*" else fields)
-
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each document."""
-        return self._arrays.lengths
 
     def _places(self, term: str) -> slice:
         return self._term(term).postings
@@ -339,7 +309,7 @@ class LexicalIndex(TermIndex, InvertedIndex):
     def rank(
         self, queries: Sequence[str | TermQuery], model: Any, depth: int
     ) -> Sequence[RankedList]:
-        """See `soundingline.pipelines.engines.engine.Index`; `model` is a `BM25` or a
+        """See `OpenedIndex`; `model` is a `BM25` or a
         `QueryLikelihood`."""
         rankings = []
         for query in queries:
@@ -381,7 +351,7 @@ class LexicalIndex(TermIndex, InvertedIndex):
 
     @property
     def supports(self) -> frozenset[str]:
-        """See `Index`. Documents with phrases are ranked by BM25 alone."""
+        """See `OpenedIndex`. Documents with phrases are ranked by BM25 alone."""
         return LexicalEngine.supports if self.base is self else LexicalEngine.supports - {"ql"}
 
     @check_call
@@ -560,15 +530,8 @@ class LexicalEngine:
 
     def build(self, units: Documents, path: str | Path, *, corpus_fingerprint: str) -> None:
         """See `LexicalIndex.build`."""
-        units = as_units(units)
-        build_index(
-            units,
-            Path(path),
-            analyzer=self.analyzer,
-            memory_mb=self.memory_mb,
-            corpus_fingerprint=corpus_fingerprint,
-            total=length_hint(units) or None,
-        )
+        settings: dict[str, Any] = {"analyzer": self.analyzer, "memory_mb": self.memory_mb}
+        build_index(as_units(units), Path(path), corpus_fingerprint=corpus_fingerprint, **settings)
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex(path, corpus_fingerprint=corpus_fingerprint)

@@ -19,17 +19,10 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.lexical.bm25 import LARGE
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Arrays, Postings
-from soundingline.toolkit.errors import check_int, check_number
 from soundingline.toolkit.jit import compiled
 
 # The sum of a hit without any gain: so small that it vanishes in every other sum.
 _HIT = np.finfo(np.float32).tiny
-
-
-def check_likelihood(mu: float, depth: int) -> None:
-    """`InputError` for settings of query likelihood that have no meaning."""
-    check_number("mu", mu, gt=0, do="try 1000")
-    check_int("depth", depth, do="try 1000")
 
 
 class Dirichlet(NamedTuple):

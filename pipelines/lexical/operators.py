@@ -31,18 +31,9 @@ from numpy.typing import NDArray
 
 from soundingline.pipelines.lexical.analyzers import SEPARATOR, Analyzer
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.queries import ParsedQuery
 
-OPERATORS = (None, "phrases")
 _BATCH = 64  # units whose texts are read together
-
-
-def check_operators(operators: str | None) -> None:
-    """`InputError` for another value than those of `OPERATORS`."""
-    if operators not in OPERATORS:
-        valid = "phrases, or null for words as they are"
-        raise InputError(f"operators is {operators!r}", valid=valid)
 
 
 class Filter:

@@ -55,12 +55,7 @@ class Feedback(ByArguments, pt.Transformer):
     """
 
     def __init__(
-        self,
-        index: Any,
-        *,
-        fb_terms: int = 10,
-        fb_docs: int = 10,
-        original_weight: float = 0.5,
+        self, index: Any, *, fb_terms: int = 10, fb_docs: int = 10, original_weight: float = 0.5
     ) -> None:
         check_feedback(fb_terms, fb_docs, original_weight)
         self.index = index
@@ -118,9 +113,7 @@ class Feedback(ByArguments, pt.Transformer):
         return {name: np.float32(count) / total for name, count in counts.items()}
 
     def _rewritten(
-        self,
-        query: Mapping[str, float],
-        documents: list[tuple[dict[str, np.float32], np.float32]],
+        self, query: Mapping[str, float], documents: list[tuple[dict[str, np.float32], np.float32]]
     ) -> dict[str, float]:
         # In single precision, as Anserini, because which terms are equal depends on it.
         model: dict[str, np.float32] = {}

@@ -92,9 +92,7 @@ def load_postings(folder: Path, manifest: Mapping[str, Any]) -> Postings:
 def load_arrays(folder: Path, postings: Postings) -> Arrays:
     """The postings of a lexical index with its other arrays, which are mapped read-only."""
     return Arrays(
-        *postings,
-        load_array(folder, "lengths", "<i4"),
-        load_array(folder, "length_codes", "|u1"),
+        *postings, load_array(folder, "lengths", "<i4"), load_array(folder, "length_codes", "|u1")
     )
 
 
@@ -154,7 +152,6 @@ class StringWriter:
     """Appends strings to `<stem>.bytes` and closes with their offsets in `<stem>.offsets`."""
 
     def __init__(self, stem: Path) -> None:
-        self._stem = stem
         self._blob: BinaryIO = stem.with_suffix(".bytes").open("wb")
         self._offsets: BinaryIO = stem.with_suffix(".offsets").open("wb")
         self._end = 0
@@ -166,13 +163,6 @@ class StringWriter:
         self._blob.write(b"".join(items))
         self._offsets.write(ends.astype("<i8").tobytes())
         self._end = int(ends[-1]) if len(items) else self._end
-
-    def read(self, position: int) -> str:
-        """One of the strings written so far."""
-        self._blob.flush()
-        self._offsets.flush()
-        table = StringTable(self._stem)
-        return table[position]
 
     def close(self) -> None:
         self._blob.close()
@@ -259,22 +249,10 @@ class StringLookup:
 
     def find(self, text: str) -> int:
         """The first place of `text`; -1 if it is not in the sequence."""
-        positions = self._places(np.int64(hash(text)))
-        return next((position for position in positions if self._read(position) == text), -1)
-
-    def doubled(self) -> tuple[int, int] | None:
-        """The places of two equal strings, if there are any."""
-        for position in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist():
-            first: dict[str, int] = {}
-            for index in self._places(self._hashes[position]):
-                if first.setdefault(self._read(index), index) != index:
-                    return first[self._read(index)], index
-        return None
-
-    def _places(self, value: np.int64) -> list[int]:
+        value = np.int64(hash(text))
         first, last = (np.searchsorted(self._hashes, value, side) for side in ("left", "right"))
-        positions: list[int] = self._order[first:last].tolist()
-        return positions
+        positions = self._order[first:last].tolist()
+        return next((position for position in positions if self._read(position) == text), -1)
 
 
 class Docnos:

@@ -73,7 +73,7 @@ class CrossEncoderInputs:
             do = "choose another, or name it in its tokenizer_config.json (pad_token)"
             raise InputError(f"{name} has no token to pad with", do=do)
         self.pad: int = tokenizer.pad_token_id
-        self._tokenizer, self._max_length = tokenizer, max_length
+        self._tokenizer, self.max_length = tokenizer, max_length
         # The library's tokenizers are set up for each call, which threads must not share.
         self._tokenizing = threading.Lock()
 
@@ -82,7 +82,7 @@ class CrossEncoderInputs:
         if not pairs:
             return []
         sides = [list(map(replace_surrogates, side)) for side in zip(*pairs, strict=True)]
-        coded = self._coded(*sides, truncation="longest_first", max_length=self._max_length)
+        coded = self._coded(*sides, truncation="longest_first", max_length=self.max_length)
         return [
             CrossEncoderInput(
                 {name: values[number] for name, values in coded.items()}, bool(pair.overflowing)
@@ -96,8 +96,8 @@ class CrossEncoderInputs:
         query, text = map(replace_surrogates, pair)
         # The query, and the special tokens of a pair.
         (around,) = self._sizes(query, [""])
-        room = self._max_length - around
-        if room < least_window(self._max_length):
+        room = self.max_length - around
+        if room < least_window(self.max_length):
             return [pair.text]
         return split_into_windows(
             text,
@@ -143,8 +143,8 @@ class CrossEncoder(NeuralScorer):
     @property
     @shared
     def fingerprint(self) -> str:
-        _ = self._inputs
-        parts = (self._checkpoint.fingerprint, self.placement.precision, self._limit)
+        limit = self._inputs.max_length
+        parts = (self._checkpoint.fingerprint, self.placement.precision, limit)
         # 2: names of special tokens are read as text.
         return fingerprint("cross_encoder", 2, *parts)
 

@@ -14,12 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from soundingline.pipelines.checkpoint import (
-    T5,
-    T5_TOKENIZER,
-    Checkpoint,
-    t5_tokenizer,
-)
+from soundingline.pipelines.checkpoint import T5, T5_TOKENIZER, Checkpoint, t5_tokenizer
 from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
@@ -52,7 +47,7 @@ class MonoT5Prompts:
     the prompt is cut too, and nothing of the document is read."""
 
     def __init__(self, tokenizer: Any, max_length: int = 512) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self.max_length = tokenizer, max_length
         self._end = [*self._ids(["Relevant:"])[0], tokenizer.eos_token_id]
         self._room = max_length - len(self._end)
         self._least = least_window(max_length)
@@ -166,12 +161,12 @@ class MonoT5(NeuralScorer):
     @property
     @shared
     def fingerprint(self) -> str:
-        _ = self._inputs
         tokenizer = copy.deepcopy(self._tokenizer.backend_tokenizer)
         tokenizer.no_truncation()  # The last call has set how it truncates.
         checkpoint, precision = self._checkpoint.fingerprint, self.placement.precision
         # 2: the output layer computes in float32.
-        return fingerprint("monot5", 2, checkpoint, tokenizer.to_str(), precision, self._limit)
+        limit = self._inputs.max_length
+        return fingerprint("monot5", 2, checkpoint, tokenizer.to_str(), precision, limit)
 
     def _logits(self, network: Any, inputs: Sequence[MonoT5Input]) -> Tensor:
         torch, device = import_optional("torch"), self.placement.device

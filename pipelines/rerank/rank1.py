@@ -7,14 +7,17 @@ The model runs behind a server for text completions: `vllm serve jhu-clsp/rank1-
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import pandas as pd
+
 from soundingline.pipelines.prompting import LIKELIEST, SPACES, Relevance, model_of, share, word
 from soundingline.pipelines.rerank.reranker import Pair, Scorer
-from soundingline.pipelines.stage import not_bound, searched_question
+from soundingline.pipelines.stage import not_bound
 from soundingline.pipelines.windows import split_from_front
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
@@ -59,7 +62,7 @@ class Rank1(Scorer):
 
     Args:
         model: A `BlockingModel` of a client for text completions (`OpenAICompletions`). The default
-            is the collection's. Its requests belong to the question whose search it is.
+            is the collection's. Its requests for a row belong to the question `qid`.
         max_tokens: Tokens of a reasoning.
         context_window: Tokens of a prompt and its reasoning.
         prompt_tokens: Most tokens of a prompt, by our estimate; None for what the window leaves.
@@ -106,6 +109,7 @@ class Rank1(Scorer):
         self.long_documents = self.long_documents or "truncate"
         super().__post_init__()
         self._prompts = Rank1Prompts(self.max_tokens, self.context_window, self.prompt_tokens)
+        self._qids: Mapping[str, str] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -122,6 +126,12 @@ class Rank1(Scorer):
         unmetered = counts["reply_unmetered"] + counts.get("cache_hits", 0)
         return {**counts, "reply_unmetered": unmetered}
 
+    def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
+        asking = copy.copy(self)
+        qids = map(str, rows["qid"].tolist())
+        asking._qids = dict(zip(rows["query"].tolist(), qids, strict=True))
+        return super(Rank1, asking).score_rows(rows)
+
     def score(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
         prompts, replies = self._reasoned(list(map(Pair, queries, texts)))
         verdicts = [self._verdict(reply, closing_token(reply.tokens)) for reply in replies]
@@ -129,6 +139,7 @@ class Rank1(Scorer):
         closed = self._metered(
             self._respond(
                 [forced(prompts[position], replies[position].text) for position in undecided],
+                [queries[position] for position in undecided],
                 max_tokens=1,
             )
         )
@@ -157,7 +168,8 @@ class Rank1(Scorer):
                 for at in left:
                     prompts[at] = self._prompts.prompt(pairs[at], 0.5**halvings)
             texts = [prompts[at].text for at in left]
-            answers = self._respond(texts, max_tokens=self.max_tokens, stop=_STOPS)
+            queries = [pairs[at].query for at in left]
+            answers = self._respond(texts, queries, max_tokens=self.max_tokens, stop=_STOPS)
             for at, reply in zip(left, answers, strict=True):
                 replies[at] = reply
         self.count.add(
@@ -174,7 +186,12 @@ class Rank1(Scorer):
         raise not_bound(self, "give it a model, or bind it to a collection that has one")
 
     def _respond(
-        self, prompts: Sequence[str], *, max_tokens: int, stop: Sequence[str] = ()
+        self,
+        prompts: Sequence[str],
+        queries: Sequence[str],
+        *,
+        max_tokens: int,
+        stop: Sequence[str] = (),
     ) -> list[Turn | ModelError]:
         model = self._bound_model
         # If `</think>` is a special token, omitting it from the reply would end no reasoning.
@@ -187,7 +204,8 @@ class Rank1(Scorer):
             extra={**extra, "stop": list(stop)} if stop else extra,
         )
         requests = [[user(prompt)] for prompt in prompts]
-        return model.respond_many(requests, [searched_question()] * len(requests), settings)
+        qids = [self._qids.get(query, "") for query in queries]
+        return model.respond_many(requests, qids, settings)
 
     def _metered(self, replies: Sequence[Turn | ModelError]) -> list[Turn]:
         """The replies, whose tokens are counted; raises the first error among them."""

@@ -75,7 +75,7 @@ class RankLlamaPrompts:
         self._tokenizer = tokenizer
         self._joined = layout == "joined"
         self._prefixes = query_prefix, document_prefix
-        self._max_length = max_length
+        self.max_length = max_length
         self._begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         self._end = [tokenizer.eos_token_id] if end_of_sequence else []
         if None in self._end:
@@ -92,9 +92,9 @@ class RankLlamaPrompts:
         query, query_truncated = self._short(pair.query)
         text = " ".join(pair.text.split())
         # A text that is too long in any case is cut before it is tokenized.
-        head = text[: _CHARACTERS * self._max_length]
+        head = text[: _CHARACTERS * self.max_length]
         ids = self._ids(query, head)
-        room = self._max_length - len(self._end)
+        room = self.max_length - len(self._end)
         truncated = len(head) < len(text) or len(ids) > room
         return RankLlamaInput(ids[:room] + self._end, truncated, query_truncated)
 
@@ -103,7 +103,7 @@ class RankLlamaPrompts:
         is empty for an empty text. A query that is too long is cut beside each of them."""
         query, _ = self._short(pair.query)
         around = len(self._ids(query, ""))
-        room = max(1, self._max_length - len(self._end) - around)
+        room = max(1, self.max_length - len(self._end) - around)
         parts = split_into_windows(
             " ".join(pair.text.split()),
             room,
@@ -117,7 +117,7 @@ class RankLlamaPrompts:
         query = " ".join(query.split())
         prefix = self._prefixes[0]
         ends = [end for _, end in self._tokenized(f"{prefix}{query}").offset_mapping]
-        limit = self._max_length // 2
+        limit = self.max_length // 2
         if len(ends) <= limit:
             return query, False
         return query[: max(0, ends[limit - 1] - len(prefix))], True
@@ -182,8 +182,7 @@ class RankLLaMA(NeuralScorer):
     @property
     @shared
     def fingerprint(self) -> str:
-        _ = self._inputs
-        settings = (self._limit, self.layout, self.end_of_sequence)
+        settings = (self._inputs.max_length, self.layout, self.end_of_sequence)
         prefixes = (self.query_prefix, self.document_prefix)
         dtype = str(self.placement.dtype)
         # 2: windows are cut as those of the other models.

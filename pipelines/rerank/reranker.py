@@ -30,6 +30,8 @@ from soundingline.pipelines.stage import (
     Stage,
     Texts,
     as_pyterrier,
+    best_first,
+    places_in,
     shared,
 )
 from soundingline.toolkit.errors import InputError, Runtime, check_int
@@ -49,9 +51,6 @@ _COUNTS = (
     "windows",
     "batches",
     "pairs_scored",
-    "largest_batch",
-    "failed_batches",
-    "gathered_requests",
     "missing_text",
     "unscored",
     "nanoseconds",
@@ -97,9 +96,12 @@ class Reranker(Stage, ABC):
         """Re-rank the queries of a frame; all of their rows are scored together."""
         inp = as_pyterrier(inp)
         _check_rows(inp, self, reads_text=True)
-        rows, _ = split_top(inp, None)
-        scores = self.score_rows(rows.assign(text=_strings(rows["text"]))) if len(rows) else []
-        return _by_score(rows, np.array(scores, dtype=float))
+        order, queries = best_first(inp)
+        rows = inp.iloc[order]
+        given = self.score_rows(rows.assign(text=_strings(rows["text"]))) if len(rows) else []
+        scores = np.array(given, dtype=float)
+        order = np.lexsort((-scores, queries))
+        return _ranking(rows.iloc[order], scores[order], queries)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -180,15 +182,12 @@ class Scorer(Reranker):
     @property
     def counts(self) -> Mapping[str, float]:
         """Cumulative counts of the stage and its bound copies: the model's own; `windows` scored;
-        `batches` of `pairs_scored`, the `largest_batch`, `failed_batches` and the requests in them
-        (`gathered_requests`); with a cache `cache_hits` and `cache_misses`; rows with
+        `batches` of `pairs_scored`; with a cache `cache_hits` and `cache_misses`; rows with
         `missing_text`, which count as empty, and `unscored` ones, whose score is not a number;
         `seconds` in the model."""
         counts: Counter[str] = Counter({**self.count(), **self._counts()})
         if not self._by_windows:
             del counts["windows"]
-        if not self.shares_batches:
-            del counts["gathered_requests"]
         seconds = round(counts.pop("nanoseconds") / 1e9, 3)
         return {**counts, "seconds": seconds}
 
@@ -207,24 +206,14 @@ class Scorer(Reranker):
             return []
         if not self.shares_batches:
             return self._score_batch(items)
-        self._counts.add(gathered_requests=1)
         return self._batches.results(items, self._score_batch)
 
     def _score_batch(self, items: Sequence[_Item]) -> list[float]:
         different = list(dict.fromkeys(items))
-        started, failed = time.perf_counter_ns(), True
-        try:
-            scores = self._best_windows(different)
-            failed = False
-        finally:
-            self._counts.add(
-                batches=1,
-                pairs_scored=len(different),
-                failed_batches=failed,
-                nanoseconds=time.perf_counter_ns() - started,
-            )
-            self._counts.raise_to("largest_batch", len(different))
-        score_of = dict(zip(different, scores, strict=True))
+        started = time.perf_counter_ns()
+        score_of = dict(zip(different, self._best_windows(different), strict=True))
+        passed = time.perf_counter_ns() - started
+        self._counts.add(batches=1, pairs_scored=len(different), nanoseconds=passed)
         return [score_of[item] for item in items]
 
     def _best_windows(self, items: Sequence[_Item]) -> list[float]:
@@ -461,16 +450,8 @@ def split_top(frame: pd.DataFrame, depth: int | None) -> tuple[pd.DataFrame, pd.
     """The best `depth` rows of each query (None: all), and the other rows, by `rank`, or by `score`
     without it, or in their order without both. Both parts come query by query (in the order of
     their first rows), best first; rows of equal rank or score keep their order."""
-    queries = pd.factorize(frame["qid"])[0]
-    # lexsort is stable, and puts what is not a number last.
-    by = np.zeros(len(frame))
-    if "rank" in frame.columns:
-        by = frame["rank"].to_numpy(dtype=float)
-    elif "score" in frame.columns:
-        by = -frame["score"].to_numpy(dtype=float)
-    order = np.lexsort((by, queries))
-    queries = queries[order]
-    in_top = np.arange(len(order)) - np.searchsorted(queries, queries) < (depth or len(frame))
+    order, queries = best_first(frame)
+    in_top = places_in(queries) < (depth or len(frame))
     return frame.iloc[order[in_top]], frame.iloc[order[~in_top]]
 
 
@@ -508,17 +489,9 @@ def _continued(scores: NDArray[np.float64], old: NDArray[np.float64]) -> NDArray
     return np.concatenate([bounded, worst - step * np.cumsum(is_step)])
 
 
-def _by_score(rows: pd.DataFrame, scores: NDArray[np.float64]) -> pd.DataFrame:
-    """The rows, which lie together query by query, by falling scores. Rows of equal scores keep
-    their order, and scores that are not numbers come last."""
-    queries = pd.factorize(rows["qid"])[0]
-    order = np.lexsort((-scores, queries))
-    return _ranking(rows.iloc[order], scores[order], queries)
-
-
 def _ranking(rows: pd.DataFrame, scores: NDArray[Any], queries: NDArray[Any]) -> pd.DataFrame:
     """Rows in their new order with their scores and ranks. `queries` are numbers that rise."""
-    ranks = np.arange(len(rows)) - np.searchsorted(queries, queries) + pt.model.FIRST_RANK
+    ranks = places_in(queries) + pt.model.FIRST_RANK
     return rows.reset_index(drop=True).assign(score=scores, rank=ranks)
 
 

@@ -84,7 +84,7 @@ def lexical(documents=100_000):
     ):
         rows += [[level, *row] for row in rows_of_times(systems, requests, share=share)]
     read = [
-        6 * np.median([index.document_frequency(query).sum() for query in queries[size]])
+        6 * np.median([sum(map(index.document_frequency, query)) for query in queries[size]])
         for size in QUERIES
     ]
     rows.append(["lower bound", *lower_bound("reading the postings", read)])
@@ -487,7 +487,7 @@ def search_many(name, folder, texts):
         postings = ""
         if name == "ours":
             analysed = map(index.analyzer.terms, of_size)
-            counts = [index.document_frequency(terms).sum() for terms in analysed]
+            counts = [sum(map(index.document_frequency, terms)) for terms in analysed]
             postings = f"{np.mean(counts):,.0f}"
         for k1, b in SETTINGS:
             model = index.bm25(k1, b, DEPTH)

@@ -66,13 +66,16 @@ def compare_scores(name, theirs, ours):
 
 
 def compare_collection(folder, work):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from support.engines import lucene
+
     units, queries = collection(folder)
     AnseriniEngine().build(units, work / "theirs", corpus_fingerprint="")
     anserini = AnseriniEngine().open(work / "theirs")
     lexical = LexicalIndex.build(units, work / "ours")
     for settings in [*BM25, {"mu": 1000.0}]:
         model = "ql" if "mu" in settings else "bm25"
-        rankings = anserini.lucene(list(queries["query"]), getattr(anserini, model)(**settings))
+        rankings = lucene(anserini, list(queries["query"]), getattr(anserini, model)(**settings))
         theirs = [
             pd.DataFrame({"qid": qid, "docno": ranking.docnos, "score": ranking.scores})
             for qid, ranking in zip(queries["qid"], rankings, strict=True)

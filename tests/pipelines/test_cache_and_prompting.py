@@ -597,31 +597,6 @@ def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
 
 
 @pytest.mark.parametrize(
-    ("text", "requests"),
-    [
-        ("[{'type': 'thinking', 'thinking': 'Hm.'}, {'type': 'text', 'text': 'Ada.'}]", 1),
-        ("{'text': 'Ada.', 'type': 'text'}", 1),
-        ("['Ada.']", 1),
-        ('[{"type": "text", "text": "Ada."}]', 0),
-        ('{"phrases": ["mill"]}', 0),
-        ('["mill"]', 0),
-        ("[2] > [1]", 0),
-        ("{}", 0),
-        ("It is [{'a': 1}].", 0),
-    ],
-)
-def test_a_cached_representation_of_parts_is_requested_again_and_nothing_else_is(
-    tmp_path, text, requests
-):
-    value = {"text": text, "retried": False, "tokens": [1, 1]}
-    # What a model writes now is its text, and is stored, whatever it begins with.
-    model = ScriptedModel(*[saying(text, usage=used(1, 1))] * requests)
-    replies(model, tmp_path, stored=value)
-    assert len(model.requests) == requests
-    assert replies(ScriptedModel(), tmp_path)["reply_output_tokens"] == 1
-
-
-@pytest.mark.parametrize(
     "first",
     [saying("", usage=used(0, 1)), Truncated("cut", turn=saying("y", usage=used(0, 1)))],
     ids=["empty", "truncated"],

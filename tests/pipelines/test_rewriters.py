@@ -311,7 +311,7 @@ def test_the_passage_of_hyde_is_searched_and_shared_with_an_enrichment(collectio
     model = ScriptedPrompts(lambda prompt: PASSAGE)
     with_model = collection.with_model(model)
     pipeline = compose(BM25().bind(with_model), rewriter=HyDE().bind(with_model))
-    with search_notes("q1") as notes:
+    with search_notes() as notes:
         out = pipeline.transform(FRAME)
     assert out["docno"].tolist() == ["d1"] and out["query_0"].tolist() == ["tide table"]
     assert notes["rewrite"]["rewritten"] == "The lamp burns oil at the pier."
@@ -323,7 +323,7 @@ def test_the_passage_of_hyde_is_searched_and_shared_with_an_enrichment(collectio
 @pytest.mark.parametrize("answer", ["  \n", Refused("no")])
 def test_without_a_passage_the_query_is_searched(collection, answer):
     stage = HyDE().bind(collection.with_model(ScriptedPrompts(lambda prompt: answer)))
-    with search_notes("q1") as notes:
+    with search_notes() as notes:
         assert stage.transform(FRAME)["query"].tolist() == ["tide table"]
     assert notes["rewrite"]["fell_back"]
     assert stage.counts["empty"] + stage.counts["refused"] == 1

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from ir_measures import AP, P
 from support.needs import absent
 
-from soundingline.pipelines.engines.anserini import AnseriniEngine, AnseriniProcess
+from soundingline.pipelines.engines import anserini
+from soundingline.pipelines.engines.anserini import AnseriniEngine, AnseriniProcess, settings_of
+from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.engines.opensearch import OpenSearchEngine
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.learned.colbert import ColBERT
@@ -46,6 +48,16 @@ class SharedProcess:
 
 
 MACHINES: list[AnseriniProcess] = []
+anserini._WORKER = Path(__file__).with_name("lucene_worker.py")
+
+
+def lucene(index, queries, model):
+    """The rankings of a `BM25` or a `QueryLikelihood` over an Anserini index by Lucene's own
+    searcher, with the scores that `SimpleSearcher` would round."""
+    rankings = index._process.request(
+        "lucene", queries=queries, depth=model.depth, model=settings_of(model)
+    )
+    return [RankedList(docnos, scores) for docnos, scores in rankings]
 
 
 @dataclass(frozen=True)

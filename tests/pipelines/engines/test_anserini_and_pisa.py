@@ -16,7 +16,7 @@ from multiprocessing import get_context
 import numpy as np
 import pandas as pd
 import pytest
-from support.engines import measured, real, sharing_engine
+from support.engines import lucene, measured, real, sharing_engine
 from support.needs import cases
 
 from soundingline.pipelines.engines import anserini
@@ -104,7 +104,7 @@ def test_the_ranker_gives_lucenes_scores_rounded(collection):
     cacm, _, topics, _ = collection("cacm")
     queries = topics.head(5)
     rounded = cacm.bm25(depth=20).transform(queries).groupby("qid")
-    exact_rankings = cacm.lucene(list(queries["query"]), cacm.bm25(depth=20))
+    exact_rankings = lucene(cacm, list(queries["query"]), cacm.bm25(depth=20))
     for qid, exact in zip(queries["qid"], exact_rankings, strict=True):
         group = rounded.get_group(qid)
         assert group["docno"].tolist() == exact.docnos
@@ -122,7 +122,7 @@ def test_our_index_ranks_and_scores_as_lucene_does(collection, collected, model)
     name = "ql" if "mu" in model else "bm25"
     ours_ranked = dict(list(getattr(ours, name)(**model).transform(queries).groupby("qid")))
     common = hits = 0
-    rankings = anserini.lucene(list(queries["query"]), getattr(anserini, name)(**model))
+    rankings = lucene(anserini, list(queries["query"]), getattr(anserini, name)(**model))
     for qid, theirs in zip(queries["qid"], rankings, strict=True):
         mine = ours_ranked.get(qid, pd.DataFrame({"docno": [], "score": []}))
         scores = dict(zip(mine["docno"], mine["score"], strict=True))

@@ -139,7 +139,7 @@ def test_phrases_are_proposed_for_the_query_the_reasoning_or_the_question(asked,
     collection, model = asked("glass")
     stage = Enrichment(query=ModelText(), query_filter=DfFilter(1.0), apply_to=apply_to)
     frame = pd.DataFrame({"qid": ["q1"], "query": ["tide"]})
-    with search_notes("q1") as notes:
+    with search_notes() as notes:
         out = stage.bind(collection).transform(frame.assign(reasoning="I should look at lamps."))
     [prompt] = model.prompts
     assert read in prompt

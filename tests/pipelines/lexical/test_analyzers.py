@@ -210,13 +210,13 @@ def test_an_index_with_pairs_counts_words_alone_in_lengths(tmp_path):
     units = [{"docno": "d1", "text": "old lamp, old lamp"}, {"docno": "d2", "text": "lamp"}]
     index = LexicalIndex.build(units, tmp_path / "index", analyzer="english:2")
     assert list(index.vocabulary) == ["lamp", "lamp old", "old", "old lamp"]
-    assert index.lengths.tolist() == [4, 1]
+    assert index._arrays.lengths.tolist() == [4, 1]
     assert index.statistics.tokens == 5
     numbers, frequencies = index.postings("old lamp")
     assert (numbers.tolist(), frequencies.tolist()) == ([0], [2])
     assert index.bm25().search("old lamp")["docno"].tolist() == ["d1", "d2"]
     plain = LexicalIndex.build(units, tmp_path / "plain")
-    assert plain.lengths.tolist() == index.lengths.tolist()
+    assert plain._arrays.lengths.tolist() == index._arrays.lengths.tolist()
     assert plain.analyzer.fingerprint != index.analyzer.fingerprint
 
 

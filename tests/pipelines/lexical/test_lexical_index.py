@@ -122,7 +122,7 @@ def assert_built_as(expected, index):
     manifest = json.loads(written.pop("manifest.json"))
     assert written.keys() == expected.keys()
     assert [name for name in expected if written[name] != expected[name]] == []
-    assert manifest["counts"]["tokens"] == index.lengths.sum()
+    assert manifest["counts"]["tokens"] == index._arrays.lengths.sum()
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_a_frequency_above_one_byte_has_the_bytes_of_a_slow_build(most, tmp_path
 
 def test_statistics_count_what_is_indexed(index):
     assert LexicalIndex(str(index.path)) == index
-    assert index.document_frequency(["lead", "the", "cast"]).tolist() == [2, 0, 1]
+    assert [index.document_frequency(term) for term in ("lead", "the", "cast")] == [2, 0, 1]
     assert [part.tolist() for part in index.postings("lead")] == [[1, 3], [1, 300]]
     assert index.postings("nowhere")[0].tolist() == []
     assert list(index.docnos.take(np.array([3, 0, 3]))) == ["größe", "d1", "größe"]
@@ -195,7 +195,7 @@ def test_statistics_count_what_is_indexed(index):
         "tokens": 308,
     }
     assert index.statistics.average_length == pytest.approx(308 / 3)
-    assert index.lengths.tolist() == [6, 2, 0, 300]
+    assert index._arrays.lengths.tolist() == [6, 2, 0, 300]
 
 
 def test_a_build_starts_no_process(tmp_path, monkeypatch):
@@ -288,7 +288,7 @@ FLOATS = pd.DataFrame({"docno": [1, None, 3], "text": ["a", "b", "c"]}).dropna()
         (UNITS, {"memory_mb": 1}, "memory_mb"),
         (UNITS, {"analyzer": "klingon"}, "analyzer 'klingon' is unknown"),
         (Counted(), {}, "2,147,483,648 units or more"),
-        (iter(()), {"total": 3 * 10**9}, "3,000,000,000 units or more"),
+        (range(3 * 10**9), {}, "3,000,000,000 units or more"),
         (iter(UNITS), {}, "4 units or more to index. valid: at most 2"),
         (UNITS[:2], {"analyzer": "whitespace"}, "more than 4 index terms. valid: at most 4"),
     ],
@@ -412,12 +412,6 @@ def test_places_are_those_of_a_list_whatever_the_hashes(names, looked_for):
             places = StringLookup(values, names.__getitem__)
             for name in [*names, looked_for]:
                 assert places.find(name) == (names.index(name) if name in names else -1)
-            doubled = places.doubled()
-        if doubled is None:
-            assert len(set(names)) == len(names)
-        else:
-            assert names[doubled[0]] == names[doubled[1]]
-            assert doubled[0] < doubled[1]
 
 
 NAMES = ["english", "english_unstemmed", "standard", "whitespace"]

@@ -39,7 +39,14 @@ from soundingline.pipelines.lexical import bm25, crossfit, forward
 from soundingline.pipelines.lexical import grid as grid_module
 from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
 from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
-from soundingline.pipelines.lexical.grid import GridBM25, JudgedQuery, judged_scores, rank_judged
+from soundingline.pipelines.lexical.grid import (
+    GridBM25,
+    Judged,
+    JudgedQuery,
+    grid_tables,
+    judged_scores,
+    rank_judged,
+)
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, Arrays, Postings, encode_lengths
@@ -147,7 +154,7 @@ def test_frequencies_of_any_width_score_as_in_brute_force_and_in_the_grid(tmp_pa
         weights = {"lead": 1.0, "line": 0.5, "tide": 2.0}
         names = [f"d{number}" for number in range(most)]
         cells = [(0.9, 0.4), (25.0, 1.0), (0.0, 0.0)]
-        scores = GridBM25(index, cells, depth=most).scores(JudgedQuery("q", weights, names))
+        scores = grid_scores(index, cells, JudgedQuery("q", weights, names))
         for place, (k1, b) in enumerate(cells):
             expected = brute_force(corpus, weights, k1, b)
             found = dict(zip(*map(np.ndarray.tolist, index.search(weights, k1, b)), strict=True))
@@ -544,6 +551,17 @@ def single_run(index, query, cell, depth):
     return {docno: rank + 1 for docno, rank in zip(ranked["docno"], ranked["rank"], strict=True)}
 
 
+def grid_scores(index, cells, question):
+    """The scores of the documents of a question in all cells, which the kernel begins with."""
+    grid = GridBM25(index, cells)
+    terms, weights = index._weighted(question.query)
+    tables = grid_tables(grid.cells, index.statistics.average_length, grid._arrays, terms)
+    scores = np.zeros((len(question.docids), tables.norms.shape[1]), np.float32)
+    judged = Judged(terms, weights, *grid._units.spans(question.docids), scores)
+    judged_scores(grid._arrays, tables, judged)
+    return scores[:, : len(cells)]
+
+
 def check_all(index, query, docids, depth):
     made = GridBM25(index, CELLS, depth=depth)
     (qid, ranks), *rest = made.ranks([JudgedQuery("q", query, docids)])
@@ -555,7 +573,7 @@ def check_all(index, query, docids, depth):
 
 
 def check_scores(index, query, docids):
-    scores = GridBM25(index, CELLS).scores(JudgedQuery("q", query, docids))
+    scores = grid_scores(index, CELLS, JudgedQuery("q", query, docids))
     for place, cell in enumerate(CELLS):
         numbers, found = index.search(query, *cell, len(index))
         best = {}
@@ -646,11 +664,9 @@ def test_threads_and_company_change_no_rank(lettered):
 def test_a_grid_of_many_cells_is_the_same_in_portions(lettered, monkeypatch):
     questions = questions_of(lettered)
     whole = dict(GridBM25(lettered, CELLS).ranks(questions))
-    scores = GridBM25(lettered, CELLS).scores(questions[0])
     monkeypatch.setattr(grid_module, "_CELLS_AT_ONCE", 4)
     portions = dict(GridBM25(lettered, CELLS).ranks(questions))
     assert all((whole[qid] == portions[qid]).all() for qid in whole)
-    assert (GridBM25(lettered, CELLS).scores(questions[0]) == scores).all()
 
 
 def test_arrays_in_memory_need_no_second_compilation(lettered, monkeypatch):
@@ -694,7 +710,8 @@ def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path):
     question = JudgedQuery("q", ["mill"], ["d1", "d2", "d3"])
     idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
     by_hand = [[1 / 2, 3 / 4], [2 / 3, 6 / 11], [0, 0]]
-    np.testing.assert_allclose(grid.scores(question) / idf, by_hand, rtol=1e-6)
+    scores = grid_scores(index, grid.cells, question)
+    np.testing.assert_allclose(scores / idf, by_hand, rtol=1e-6)
     judged = question._replace(docids=["d1", "d3"])
     assert dict(grid.ranks([judged], threads=1))["q"].tolist() == [[2, 1], [0, 0]]
 

@@ -33,7 +33,7 @@ from soundingline.pipelines.rerank.rank1 import (
     verdict,
 )
 from soundingline.pipelines.rerank.reranker import Pair, RerankTop
-from soundingline.pipelines.stage import Collection, search_notes
+from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors
 from soundingline.toolkit.llm.blocking import BlockingModel
@@ -811,12 +811,11 @@ def test_requests_are_on_the_account_of_the_question_that_searches_and_are_made_
     ledger = Ledger()
     it = make(price=Price(input=1000.0, output=0.0), ledger=ledger, cache=tmp_path)
     frame = pd.DataFrame(
-        {"qid": "1", "query": "who", "docno": ["a", "b"], "text": ["x", "y"], "score": [3.0, 2.0]}
+        {"qid": "q7", "query": "who", "docno": ["a", "b"], "text": ["x", "y"], "score": [3.0, 2.0]}
     )
     whole = it.bind(Collection("c", whole_documents=True))
     for _ in range(2):
-        with search_notes("q7"):
-            whole(frame)
+        whole(frame)
     it.score(*sides([PAIR]))
     account = ledger.by_role("q7")["reranker"]
     assert account.calls == 2 and account.dollars == pytest.approx(0.2)

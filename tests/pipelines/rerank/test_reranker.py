@@ -357,7 +357,6 @@ def test_without_shared_batches_threads_call_the_model_at_the_same_time():
         frames = [ranking((f"q{n}", "d", "text")) for n in range(4)]
         assert [len(got) for got in pool.map(stage.transform, frames)] == [1] * 4
     assert stage.counts["batches"] == 4
-    assert "gathered_requests" not in stage.counts
 
 
 def test_cached_pairs_wait_for_nobody(tmp_path):
@@ -493,8 +492,7 @@ def test_requests_that_come_while_the_model_is_busy_are_the_next_batch(crowd):
     assert [each.result() for each in futures] == [[1.0], [2.0, 3.0], [1.0], [4.0]]
     assert crowd.recorder.calls == [pairs("a"), pairs("bb", "ccc", "d", "eeee")]
     counts = crowd.recorder.counts
-    assert (counts["batches"], counts["gathered_requests"], counts["pairs_scored"]) == (2, 4, 5)
-    assert (counts["largest_batch"], counts["failed_batches"]) == (4, 0)
+    assert (counts["batches"], counts["pairs_scored"]) == (2, 5)
 
 
 def test_equal_pairs_of_a_batch_are_scored_once(crowd):
@@ -509,7 +507,6 @@ def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd):
     assert other.result() == [3.0]
     with pytest.raises(ZeroDivisionError, match=r"^poison$"):
         bad.result()
-    assert crowd.recorder.counts["failed_batches"] == 2
     assert scored_together(crowd.recorder, pairs("again")) == [5.0]
 
 
@@ -562,14 +559,14 @@ try:
     scorer.score_pairs(["q"], ["long"])
 except KeyboardInterrupt:
     print("interrupted")
-print(scorer.score_pairs(["q"], ["next"]), scorer.parts < 1000, scorer.counts["failed_batches"])
+print(scorer.score_pairs(["q"], ["next"]), scorer.parts < 1000)
 """
 
 
 def test_after_ctrl_c_nobody_waits_for_the_batch_that_was_in_work():
     command = [sys.executable, "-c", INTERRUPTED]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.stdout == "interrupted\n[1.0] True 1\n", done.stderr
+    assert done.stdout == "interrupted\n[1.0] True\n", done.stderr
 
 
 def test_a_batch_is_wanted_while_one_of_its_threads_waits():
@@ -642,9 +639,7 @@ def test_many_threads_get_their_own_scores_and_the_model_one_thread_at_a_time():
     finally:
         sys.setswitchinterval(interval)
     counts = recorder.counts
-    assert counts["gathered_requests"] == 32 * 40
     assert counts["batches"] == len(recorder.calls) < 32 * 40 / 4
-    assert counts["largest_batch"] == max(map(len, recorder.calls))
     assert not waiting(recorder)
 
 
