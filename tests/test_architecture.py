@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from option_values import with_one_value
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -417,6 +418,13 @@ def test_a_package_keeps_to_its_size(package):
     files, lines = SIZES[package]
     assert len(texts) <= files
     assert sum(len(text.splitlines()) for text in texts) <= lines
+
+
+def test_few_options_have_one_value_everywhere():
+    """`python tests/option_values.py` prints them; such an option should be a constant."""
+    single, places, values = with_one_value()
+    assert {"tool.depth", "agent.prompt"} <= set(values) - {*single, *places}  # have several
+    assert len(single) <= 117, single
 
 
 def test_few_files_are_small_and_few_have_one_importer():
