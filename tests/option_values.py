@@ -21,9 +21,10 @@ import yaml
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 CONF = ROOT / "conf"
-# Files that set options without conf/: pages and comments, examples, sheets of papers.
-PAGES = [ROOT / "README.md", ROOT / "Makefile"]
+# Files that set options, besides conf/ itself: sheets of papers, pages and examples.
 SHEETS = sorted((TESTS / "papers").glob("*.py"))
+TEXTS = [ROOT / "README.md", ROOT / "Makefile", *SHEETS, *(ROOT / "skills").rglob("*.md")]
+TEXTS += sorted(path for end in ("md", "py") for path in (ROOT / "docs").rglob(f"*.{end}"))
 # Settings of servers that other programs define, and options that have no keys of their own.
 FOREIGN = re.compile(r"llm\.(server|settings|extra_body|extra|options|price)\b.*")
 NO_OPTIONS = {"experiment", "scale", "laptop_benchmark", "placement", "hydra", "base"}
@@ -85,10 +86,7 @@ def option_values():
         for key, value in flat(values, prefix):
             declared.add(key)
             found[key][value].add(source)
-    for path in [*PAGES, *(ROOT / "docs").rglob("*.md"), *(ROOT / "skills").rglob("*.md")]:
-        setting.append((str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")))
-    for path in [*SHEETS, *(ROOT / "docs").rglob("*.py")]:
-        setting.append((str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")))
+    setting += [(str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in TEXTS]
     for source, text in setting:
         for key, value in _OVERRIDE.findall(text):
             if renamed(key) in declared or key.split(".")[0] in declared:
@@ -117,15 +115,17 @@ def with_one_value():
 def main():
     single, places, values = with_one_value()
     listed = values if "--all" in sys.argv else [*single, *places]
+    lines = []
     for key in listed:
         kind = "place" if key in places else "one value" if key in single else ""
-        print(f"{key} {kind}".rstrip())
+        lines.append(f"{key} {kind}".rstrip())
         for value, sources in sorted(values[key].items()):
-            print(f"    {value!r}: {', '.join(sorted(sources))}")
-    print(
+            lines.append(f"    {value!r}: {', '.join(sorted(sources))}")
+    lines.append(
         f"{len(single)} of {len(values)} keys have one value; so have {len(places)} that say where"
         " or how fast"
     )
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
