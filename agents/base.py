@@ -472,8 +472,7 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
         raise InputError(
             "the search tool declares no tool that searches, and the agent needs one",
             valid="an interface with a tool whose searches_by is set",
-            do="set searches_by on that tool of the interface, or choose another tool; with "
-            "tool=grep set tool.syntax=words",
+            do="set searches_by on that tool of the interface, or choose another tool",
         )
     return search
 

@@ -20,7 +20,6 @@ from soundingline.agents.base import (
     Episode,
     OutOfTime,
     RunResources,
-    check_clock,
     needed_arguments,
     within,
 )
@@ -201,10 +200,8 @@ class ChatAgent(Agent):
         return hashes
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the session must have the tools and arguments that the prompt names, and
-        nothing in it may end by the wall clock under a virtual one."""
+        """See `Agent`: the session must have the tools and arguments that the prompt names."""
         self._check_names(tool.specs())
-        check_clock(self.resources.budget, tool.ends_by_time)
 
     def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
         missing = self.texts.missing_names(specs)

@@ -153,7 +153,7 @@ def replay_run(settings: Settings, run: Path) -> None:
     check_int("concurrency", config.concurrency)
     interface = make_interface(config.tool)
     folder = cell_folder(root, cell_name(settings, REPLAYED))
-    built = build_pipeline(config, benchmark, searched=interface.uses_pipeline)
+    built = build_pipeline(config, benchmark)
     interface, operator_prints = with_literature_tools(interface, built, config)
     described = dict(manifest.get("factors", {}))
     same = {name: value for name, value in described.items() if name.startswith("benchmark")}

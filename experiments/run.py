@@ -84,9 +84,7 @@ class AgentRun:
 def check_removal(benchmark: Benchmark, interface: SearchTool) -> None:
     """`InputError` for `benchmark.remove_evidence` with a tool that finds documents by other means
     than the pipeline's rankings."""
-    if benchmark.remove_evidence and (
-        not interface.uses_pipeline or isinstance(interface, Literature)
-    ):
+    if benchmark.remove_evidence and isinstance(interface, Literature):
         raise InputError(
             f"benchmark.remove_evidence=true, and {type(interface).__name__} finds documents "
             "without the pipeline",
@@ -117,7 +115,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
         budget = replace(budget, context_window=llm.context_window)
     agent = check_agent(agent, llm, budget)
     agent_prints = agent.fingerprints
-    searched = agent.calls_tools and interface.uses_pipeline
+    searched = agent.calls_tools
     built = prepared() if prepared and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
         obfuscate_cells(settings)

@@ -129,12 +129,6 @@ COMMANDS = {
         f"agent=pi_serini {PRICED} benchmark.limit=2 budget.dollars=0.002 budget.turns=3",
         CLIENT,
     ),
-    "chat_grep": Command(
-        "run", f"agent=grep {LLM} benchmark.limit=2", (*CLIENT, "re2"), benchmark=TEST
-    ),
-    "grep_words": Command(
-        "run", "tool=grep tool.syntax=words tool.order=matches agent.max_searches=2", ("re2",)
-    ),
     "navigator_rules": Command(
         "run", "agent=navigator agent.pool=8 agent.listed=12", benchmark=SETS
     ),

@@ -301,7 +301,7 @@ def queries_section(data: ReportData) -> Section | None:
         note="Means over n questions of the mean of a question’s queries, with 95% confidence "
         "intervals; shares from 0 to 1. A word’s source is that of its first use, so that it does "
         "not depend on which documents the query found. Queries that are neither added, dropped, "
-        "exchanged nor new have the words of the query before. A pattern of grep is not a query.",
+        "exchanged nor new have the words of the query before.",
         tables=[table for table in tables if table.rows],
     )
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.benchmarks import WordBackend, store_of
-from support.needs import cases, needs
+from support.needs import cases
 
 from soundingline.agents.literature import OverlapScorer
 from soundingline.toolkit.benchmarks.benchmark import LinkGraph
@@ -25,7 +25,6 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import dump_json
 from soundingline.toolkit.search import (
     ExposureLog,
-    Grep,
     Literature,
     Located,
     Operators,
@@ -75,13 +74,9 @@ READ = ("read_document", {**REASON, "docid": "d3"})
 ROWS = {
     "ranked_browsing": Row(RankedBrowsing, {}, ("search", {**REASON, "query": "king"}), READ),
     "top_k": Row(TopK, {"get_document": True}, SEARCH, ("get_document", {"docid": "d3"})),
-    "grep": Row(Grep, {"page": 4}, ("grep", {**REASON, "pattern": "king"}), READ),
     "literature": Row(Literature, {"hits": 6}, SEARCH, ("read", {"docid": "d3", "layer": "text"})),
 }
-NEEDS = {"grep": needs(["re2"], "grep")}
-every_tool = pytest.mark.parametrize(
-    "row", [pytest.param(row, id=name, marks=NEEDS.get(name, ())) for name, row in ROWS.items()]
-)
+every_tool = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 # Code, which call is changed (its name or an argument), the values, and what the refusal names.
 WRONG = [
@@ -188,7 +183,7 @@ def test_schemas_are_strict_and_name_what_searches_and_reads(row):
         assert all(each["description"] for each in parameters["properties"].values())
     assert {row.search[0], row.read[0]} <= {spec["name"] for spec in specs}
     # A query in natural language is no pattern.
-    assert tool.search_tool == (None if row.tool is Grep else (row.search[0], "query"))
+    assert tool.search_tool == (row.search[0], "query")
     assert tool.read_tool == (row.read[0], "docid")
 
 
@@ -311,7 +306,6 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
         (RankedBrowsing, "excerpt_characters=5"),
         *[(TopK, each) for each in ("k=0", "max_tokens=-1", "max_tokens=0", "max_bytes=0")],
         *[(TopK, each) for each in ("query_argument='question'", "output='xml'")],
-        *[(Grep, each) for each in ("syntax='glob'", "order='score'", "seconds=0", "lines=-1")],
         *[(Literature, each) for each in ("hits=0", "depth=0", "passages=0", "largest_hub=0")],
         (Literature, "abstract_tokens=0"),
     ],
