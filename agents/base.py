@@ -477,16 +477,6 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
     return search
 
 
-def check_clock(budget: Budget, limit: str) -> None:
-    """`InputError` if `limit` (`name=value`), which ends something by the wall clock, is used with
-    a virtual one."""
-    if limit and budget.is_virtual:
-        raise InputError(
-            f"{limit} is a limit of the wall clock, and budget.clock is virtual",
-            do=f"set {limit.partition('=')[0]}=null, or budget.clock=wall",
-        )
-
-
 def needed_arguments(spec: Mapping[str, Any]) -> list[str]:
     """The arguments that a call of a tool must give."""
     properties = spec["parameters"]["properties"]

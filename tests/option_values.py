@@ -46,21 +46,26 @@ RENAMED = {
     "scorer.scorer": "reranker",
 }
 _OVERRIDE = re.compile(
-    r"(?<![\w./])\+{0,2}((?:\w+\.)+\w+|\w+)=(\[[^\]]*\]|\{[^}]*\}|[^\s`\"',\])]+)"
+    r"(?<![\w./])\+{0,2}((?:\w+\.)+\w+|\w+)="
+    r"(\[[^\]]*\]|\{[^}]*\}|(?:[^\s`\"',\])]|,(?=[^\s,=]+(?:[\s`,]|$)))+)"
 )
+_YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# Options that are mappings: their entries count as one key.
+MAPPINGS = {"budget.stage_seconds", "budget.speed"}
 
 
 def flat(values, prefix=""):
     """Each key with dots, and its value as text."""
     for key, value in values.items():
         name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and name not in MAPPINGS:
             yield from flat(value, f"{name}.")
         elif key not in ("_target_", "_convert_", "defaults"):
             yield name, str(value)
 
 
 def renamed(key):
+    key = next((name for name in MAPPINGS if key.startswith(f"{name}.")), key)
     for old, new in RENAMED.items():
         if key.startswith(f"{old}."):
             return new + key[len(old) :]
@@ -88,7 +93,10 @@ def option_values():
             found[key][value].add(source)
     setting += [(str(path.relative_to(ROOT)), path.read_text("utf-8")) for path in TEXTS]
     for source, text in setting:
-        for key, value in _OVERRIDE.findall(text):
+        blocks = [yaml.safe_load(block) for block in _YAML.findall(text)]
+        blocks = [block for block in blocks if isinstance(block, dict)]
+        settings = [pair for block in blocks for pair in flat(block)]
+        for key, value in [*settings, *_OVERRIDE.findall(text)]:
             if renamed(key) in declared or key.split(".")[0] in declared:
                 for each in [value] if value[0] in "[{" else value.split(","):
                     found[renamed(key)][each].add(source)

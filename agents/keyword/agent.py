@@ -13,19 +13,21 @@ from soundingline.agents.base import (
     Episode,
     RunResources,
     SimulatedReader,
-    check_clock,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.search.answers import ShownText, format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer
 
 _CITED = 3
+_MOST_READS = 4  # reading calls of a question
+_QUERY_TERMS = 24  # words of one query
+_MOST_CALLS = 40  # tool calls of a question
 READERS = ("own", "simulated")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 
@@ -36,18 +38,14 @@ class KeywordAgent(Agent):
 
     Args:
         max_searches: searches of a question.
-        max_reads: reading calls of a question.
-        query_terms: words of one query.
-        max_calls: tool calls of a question.
-        seconds: time limit of a question by the wall clock. None: no limit.
         reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
             known facts have. It reads what the searches and reads have shown, after they are over.
         document_frequency: word -> number of documents that contain it, from the index.
         documents: the number of documents of the corpus. Without these two, the rarity of a word
             is estimated from its form.
 
-    The status is `completed`, or `steered` if time ran out or the tool closed and the answer is
-    based on what was seen until then. Deterministic.
+    A question takes at most 40 tool calls, 4 of which read. The status is `completed`, or `steered`
+    if the tool closed and the answer is based on what was seen until then. Deterministic.
 
     Raises:
         InputError: for impossible values.
@@ -61,22 +59,13 @@ class KeywordAgent(Agent):
     reads_document_frequencies = True
 
     max_searches: int = 3
-    max_reads: int = 4
-    query_terms: int = 24
-    max_calls: int = 40
-    seconds: float | None = None
     reader: str = "own"
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
     clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
-        for name in ("query_terms", "max_calls"):
-            check_int(name, getattr(self, name))
-        for name in ("max_searches", "max_reads"):
-            check_int(name, getattr(self, name), ge=0)
-        if self.seconds is not None:
-            check_number("seconds", self.seconds, gt=0)
+        check_int("max_searches", self.max_searches, ge=0)
         if self.reader not in READERS:
             raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
         self._simulated: SimulatedReader | None = None
@@ -84,9 +73,6 @@ class KeywordAgent(Agent):
 
     def bind(self, resources: RunResources) -> KeywordAgent:
         """See `Agent`: binds the collection's statistics."""
-        check_clock(
-            resources.budget, "" if self.seconds is None else f"agent.seconds={self.seconds:g}"
-        )
         bound = copy.copy(self)
         bound.rarity = Rarity(resources.document_frequency, resources.documents)
         bound._simulated = resources.simulated_reader if self.reader == "simulated" else None
@@ -126,18 +112,16 @@ class KeywordSearch:
 
     @property
     def stopped(self) -> bool:
-        """Whether time ran out or the tool closed."""
-        seconds = self._agent.seconds
-        late = seconds is not None and self._episode.seconds >= seconds
-        return late or self._refused >= _PATIENCE
+        """Whether the tool closed."""
+        return self._refused >= _PATIENCE
 
     def _may_call(self) -> bool:
-        return not self.stopped and len(self._episode.tool.calls) < self._agent.max_calls
+        return not self.stopped and len(self._episode.tool.calls) < _MOST_CALLS
 
     def search(self) -> None:
         """Run the queries of the question and note what their pages show."""
-        limit, terms = self._agent.max_searches, self._agent.query_terms
-        for query in make_queries(self._clues, limit=limit, terms=terms):
+        limit = self._agent.max_searches
+        for query in make_queries(self._clues, limit=limit, terms=_QUERY_TERMS):
             if not self._may_call():
                 return
             self._episode.tool.reasoning = f"The question is: {self._question} {query.reason}"
@@ -156,7 +140,7 @@ class KeywordSearch:
         if self._episode.tool.read_tool is None:
             return
         reason = "Read it: its ranks and text promise most."
-        for _ in range(self._agent.max_reads):
+        for _ in range(_MOST_READS):
             unread = self._evidence.next_unread() if self._may_call() else None
             if unread is None:
                 return

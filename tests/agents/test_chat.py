@@ -19,7 +19,6 @@ from soundingline.agents import prompt
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.baselines import ClosedBookAgent
 from soundingline.agents.chat import ChatAgent
-from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.prompt import FOLDER, SECTIONS, load_prompt
 from soundingline.toolkit.data import Document, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
@@ -374,12 +373,6 @@ def test_by_a_virtual_clock_a_slow_server_and_a_slow_search_are_awaited():
     assert ended(trajectory) == ("completed", "") and trajectory.seconds > 0.1
     wall = virtually(ScriptedModel(slow), tool(backend), {**budget, "clock": "wall"})
     assert ended(wall) == ("timed_out", "seconds")
-
-
-def test_a_limit_of_the_wall_clock_is_refused_under_a_virtual_one():
-    with pytest.raises(InputError, match=r"agent.seconds=3 is a limit .* agent.seconds=null"):
-        KeywordAgent(seconds=3.0).bind(RunResources(Budget(**VIRTUAL)))
-    KeywordAgent().bind(RunResources(Budget(**VIRTUAL)))
 
 
 @pytest.mark.parametrize(

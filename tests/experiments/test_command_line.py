@@ -401,7 +401,7 @@ REFUSED = {
         (OWN.format("Reader"), r"agent: FileNotFoundError:.*'absent.tsv' \(own_agent.py:4\)"),
         ("concurrency=0", "concurrency=0"),
         ("tool.page=0", "page=0"),
-        ("agent.max_reads=-1", "max_reads=-1"),
+        ("agent.max_searches=-1", "max_searches=-1"),
     ],
     "rank": [
         ("list_reranker=monot5", "is no option.*reranker@list_reranker=monot5"),
