@@ -41,7 +41,8 @@ class SearchR1Agent(ChatAgent):
             the authors' code does.
 
     Replies and results are one text of the model that it continues, which is how it was trained;
-    vLLM can do that for chat completions. The other arguments are those of `ChatAgent`; `remind` and `first_call` concern tool calls.
+    vLLM can do that for chat completions. The other arguments are those of `ChatAgent`; `remind`
+    and `first_call` concern tool calls.
 
     Raises:
         InputError: for a tool whose search needs other arguments than a query.

@@ -24,7 +24,7 @@ from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.agents.literature.rules import find_clauses
 from soundingline.agents.literature.scores import Calibration, CandidateScores
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, SearchResult, Topic
 from soundingline.toolkit.errors import InputError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS, LinkGraph
+from soundingline.toolkit.corpus.links import DIRECTIONS, LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent

@@ -17,8 +17,8 @@ from support.benchmarks import WordBackend, store_of
 from support.needs import cases
 
 from soundingline.agents.literature import OverlapScorer
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus import Passages, SqliteStore
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Hit, Link, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError
