@@ -16,14 +16,9 @@ from support.runs import answer, browsecomp, said, search, thought, trajectory
 
 from soundingline.toolkit.data import StatedFact, Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.agent_run import (
-    branch_measures,
-    evaluate_run,
-    final_ranking,
-    query_measures,
-    searches_of,
-)
+from soundingline.toolkit.evaluation.agent_run import evaluate_run, final_ranking, query_measures
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
+from soundingline.toolkit.evaluation.branches import branch_measures, searches_of
 from soundingline.toolkit.evaluation.evaluation import average_repeats, evaluate_ranking
 from soundingline.toolkit.evaluation.funnel import (
     LABELS,
