@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from soundingline.agents.base import Agent, Budget, SimulatedReader
+from soundingline.agents.base import Agent, Budget
+from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import declares, language_model, make, make_interface
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from soundingline.agents.base import (
     Agent,
     Clock,
     Episode,
     RunResources,
-    SimulatedReader,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.runs.run_folder import question_of
 from soundingline.toolkit.search.answers import ShownText, format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer
+
+if TYPE_CHECKING:
+    from soundingline.toolkit.evaluation.funnel import NeededTexts
 
 _CITED = 3
 _MOST_READS = 4  # reading calls of a question
@@ -30,6 +34,44 @@ _QUERY_TERMS = 24  # words of one query
 _MOST_CALLS = 40  # tool calls of a question
 READERS = ("own", "simulated")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
+
+
+@dataclass(frozen=True)
+class SimulatedReader:
+    """Answers a question right if the texts that an agent was shown have what the answer needs
+    (the measure `answer_shown`), and says `unknown` otherwise. It never guesses and never misreads,
+    so that the accuracy of its answers measures search and exposure alone.
+
+    Args:
+        needed: what must be shown for each question.
+        answers: the accepted answers by qid, the fullest first.
+
+    Example:
+        >>> from soundingline.toolkit.data import StatedFact
+        >>> from soundingline.toolkit.evaluation.funnel import NeededTexts
+        >>> fact = StatedFact("Mill", named=("the old mill",), titled=("It was built in 1820",))
+        >>> reader = SimulatedReader(NeededTexts({}, {"q1": [fact]}, {}), {"q1": ["1820"]})
+        >>> reader("q1", [ShownText("d1", "Mill", "It was built in 1820.")]).exact
+        '1820'
+    """
+
+    needed: NeededTexts
+    answers: Mapping[str, Sequence[str]]
+
+    def __call__(self, qid: str, shown: Iterable[ShownText]) -> Answer:
+        """The answer to a question, or to a repeat of it, after these texts, with confidence 100 or
+        0."""
+        qid = qid if qid in self.answers else question_of(qid)
+        sources = self.needed.sources(qid, shown)
+        found = tuple(dict.fromkeys(docid for docid in sources if docid))
+        stated = sum(docid is not None for docid in sources)
+        facts = f"{stated} of {len(sources)} needed facts were"
+        answer = "the answer was" if stated else "the answer was not"
+        shown_part = facts if qid in self.needed.facts else answer
+        explanation = f"Simulated reader: {shown_part} shown."
+        if stated < len(sources):
+            return Answer(explanation, "unknown", 0.0)
+        return Answer(explanation, self.answers[qid][0], 100.0, found)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -68,7 +110,7 @@ class KeywordAgent(Agent):
         check_int("max_searches", self.max_searches, ge=0)
         if self.reader not in READERS:
             raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
-        self._simulated: SimulatedReader | None = None
+        self._simulated: Callable[[str, Iterable[ShownText]], Answer] | None = None
         self.rarity = Rarity(self.document_frequency, self.documents)
 
     def bind(self, resources: RunResources) -> KeywordAgent:
@@ -91,7 +133,7 @@ class KeywordAgent(Agent):
         if self._simulated is None:
             answer = search.answer()
         else:
-            answer = self._simulated.answer(episode.topic.qid, search.shown)
+            answer = self._simulated(episode.topic.qid, search.shown)
         text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 

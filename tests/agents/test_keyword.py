@@ -12,8 +12,8 @@ from functools import cache
 import pytest
 from support.benchmarks import WordBackend, store_of
 
-from soundingline.agents.base import Budget, RunResources, SimulatedReader
-from soundingline.agents.keyword import KeywordAgent
+from soundingline.agents.base import Budget, RunResources
+from soundingline.agents.keyword import KeywordAgent, SimulatedReader
 from soundingline.agents.keyword import agent as keyword_agent
 from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
@@ -526,7 +526,7 @@ READER = SimulatedReader(
 
 
 def read_by(qid, *shown):
-    return READER.answer(qid, [ShownText(*text) for text in shown])
+    return READER(qid, [ShownText(*text) for text in shown])
 
 
 @pytest.mark.parametrize(
@@ -595,12 +595,12 @@ def test_the_pages_of_a_question_state_exactly_the_facts_that_it_needs(hops, rep
     for topic in made.topics:
         needed = made.qrels["evidence"][topic.qid]
         shown = [pages[docid] for docid in needed]
-        assert reader.answer(topic.qid, shown).exact == made.answers[topic.qid][0]
+        assert reader(topic.qid, shown).exact == made.answers[topic.qid][0]
         others = [text for docid, text in pages.items() if docid not in needed]
-        assert reader.answer(topic.qid, others).exact == "unknown"
+        assert reader(topic.qid, others).exact == "unknown"
         for left_out in needed:
             rest = [text for docid, text in pages.items() if docid != left_out]
-            assert reader.answer(topic.qid, rest).exact == "unknown"
+            assert reader(topic.qid, rest).exact == "unknown"
 
 
 def run_with(reader, made, agent="simulated", tool=None):
