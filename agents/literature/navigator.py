@@ -67,7 +67,6 @@ class Navigator(Agent):
         queries: the largest number of queries of a round.
         requirements: the largest number of requirements of the checklist.
         pool: new documents that a round scores.
-        seeds: documents whose links the rules follow.
         shown: documents that the model sees, with the rationales and passages of their scores.
         listed: documents that the answer lists, best first. New requirements are scored in these.
         ordered: the best documents that a listwise re-ranker orders at the end, if the interface
@@ -111,7 +110,6 @@ class Navigator(Agent):
     queries: int = 12
     requirements: int = 30
     pool: int = 40
-    seeds: int = 10
     shown: int = 20
     listed: int = 50
     ordered: int = 20
@@ -131,7 +129,6 @@ class Navigator(Agent):
             "rounds",
             "queries",
             "pool",
-            "seeds",
             "shown",
             "listed",
             "ordered",
@@ -192,7 +189,7 @@ class QuestionSearch:
             navigator.calibrated, by_checklist=navigator.checklist_scores
         )
         self._tools = {spec["name"] for spec in self._session.specs()}
-        self._rules = RulePlanner(episode.topic, navigator.rarity, self._tools, navigator.seeds)
+        self._rules = RulePlanner(episode.topic, navigator.rarity, self._tools)
         self._model_plans = self._planner_of(navigator.resources)
         self._order: list[str] = []  # documents in the order of a listwise re-ranker
         self._quiet = 0  # rounds in a row without a good new document

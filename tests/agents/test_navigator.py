@@ -497,7 +497,7 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
+        *("rounds", "queries", "requirements", "pool", "shown", "listed", "patience"),
         *("ordered", "enough", "librarians", "librarian_seconds", "max_calls"),
     ],
 )
@@ -758,7 +758,11 @@ def started(world, path, tried, *, model, die_after=0, **settings):
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in world.texts),
         order=world.order,
     )
-    tool = Literature(passages=2).bind(operators).open(world, world.store)
+    tool = (
+        type("TwoPassages", (Literature,), {"passages": 2})()
+        .bind(operators)
+        .open(world, world.store)
+    )
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
     resources = RunResources(
