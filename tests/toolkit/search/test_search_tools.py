@@ -69,12 +69,16 @@ class Row:
         return tool.open(backend, store, clock=itertools.count().__next__)
 
 
+class SixHits(Literature):
+    hits = 6
+
+
 SEARCH = ("search", {"query": "king"})
 READ = ("read_document", {**REASON, "docid": "d3"})
 ROWS = {
     "ranked_browsing": Row(RankedBrowsing, {}, ("search", {**REASON, "query": "king"}), READ),
     "top_k": Row(TopK, {"get_document": True}, SEARCH, ("get_document", {"docid": "d3"})),
-    "literature": Row(Literature, {"hits": 6}, SEARCH, ("read", {"docid": "d3", "layer": "text"})),
+    "literature": Row(SixHits, {}, SEARCH, ("read", {"docid": "d3", "layer": "text"})),
 }
 every_tool = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
@@ -306,8 +310,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
         (RankedBrowsing, "excerpt_characters=5"),
         *[(TopK, each) for each in ("k=0", "max_tokens=-1", "max_tokens=0", "max_bytes=0")],
         *[(TopK, each) for each in ("query_argument='question'", "output='xml'")],
-        *[(Literature, each) for each in ("hits=0", "depth=0", "passages=0", "largest_hub=0")],
-        (Literature, "abstract_tokens=0"),
+        *[(Literature, each) for each in ("depth=0", "max_lines=0", "max_bytes=0")],
     ],
 )
 def test_impossible_settings_are_refused(tool, setting):
@@ -792,13 +795,14 @@ OPERATORS = Operators(
 )
 
 
-def session(operators=OPERATORS, documents=PAPERS, **settings):
+def session(operators=OPERATORS, documents=PAPERS, constants=(), **settings):
+    tool = type("Smaller", (Literature,), dict(constants))
     backend = WordBackend({docid: document.text for docid, document in documents.items()})
-    return Literature(**settings).bind(operators).open(backend, store_of(documents))
+    return tool(**settings).bind(operators).open(backend, store_of(documents))
 
 
 def test_each_layer_that_is_shown_is_an_exposure_with_its_tokens():
-    tool = session(hits=1, abstract_tokens=12)
+    tool = session(constants={"hits": 1, "abstract_tokens": 12})
     result = tool.call("search", {"query": "tide at Brel"})
     assert "docid=b Mills" in result.text and result.page.layer == "metadata"
     assert set(tool.exposures.tiers["surfaced"]) == {"a", "b"}
@@ -830,12 +834,14 @@ def test_links_are_followed_and_surface_documents():
     assert tool.exposures.tiers["surfaced"] == result.call.ranking == ("b",)
     inward = tool.call("expand", {"docids": "b", "direction": "in"})
     assert set(inward.call.shown) == {"a", "c"}
-    result = session(largest_hub=1).call("expand", {"docids": "a", "direction": "both"})
+    result = session(constants={"largest_hub": 1}).call(
+        "expand", {"docids": "a", "direction": "both"}
+    )
     assert "too many links" in result.text and result.call.notes["hubs"] == 1
 
 
 def test_evidence_shows_the_passages_with_their_ids():
-    tool = session(passages=1, passage_tokens=3)
+    tool = session(constants={"passages": 1, "passage_tokens": 3})
     result = tool.call("locate", {"docid": "a", "requirement": "tides"})
     assert "[a%p0] The tide rises…" in result.text and "a%p1" not in result.text
     nothing = session().call("locate", {"docid": "b", "requirement": "tides"})
@@ -886,7 +892,7 @@ FIELDS = {"abstract": "Short.", "year": "1990"}
 
 
 @pytest.mark.parametrize(
-    ("call", "fields", "settings", "expected"),
+    ("call", "fields", "constants", "expected"),
     [
         ({"docid": "d"}, FIELDS, {}, "Short."),
         ({"docid": "d", "layer": "metadata"}, FIELDS, {}, "url: http://d\nyear: 1990"),
@@ -899,10 +905,10 @@ FIELDS = {"abstract": "Short.", "year": "1990"}
     ],
 )
 def test_an_abstract_is_a_field_or_the_first_sentences_and_metadata_the_rest(
-    call, fields, settings, expected
+    call, fields, constants, expected
 ):
     documents = {"d": Document("d", "Title", TEXT, "http://d"), "e": Document("e", "", "")}
-    tool = session(Operators(fields=lambda docid: fields), documents, **settings)
+    tool = session(Operators(fields=lambda docid: fields), documents, constants)
     assert tool.call("read", call).text.split("\n", 1)[1] == expected
     assert first_sentences("No full stop", 100) == "No full stop"
 
