@@ -336,7 +336,7 @@ BROKEN = Trajectory(
 
 
 def evaluated(*trajectories, **options):
-    return evaluate_run(trajectories, BENCHMARK, **{"judge": ExactAnswerJudge("exact"), **options})
+    return evaluate_run(trajectories, BENCHMARK, **options)
 
 
 @pytest.fixture(scope="module")
@@ -461,8 +461,10 @@ def test_refusals_are_counted_by_code_and_ends_by_reason():
 def test_verdicts_are_of_ended_questions_and_name_the_judge(evaluation):
     verdicts = [(row.qid, row.correct) for row in evaluation.verdicts]
     assert verdicts == [("right", True), ("wrong", False)]
-    assert evaluated(RIGHT).metrics["accuracy"] == 0
-    assert evaluated(RIGHT).verdicts[0].settings == ExactAnswerJudge("exact").fingerprint
+    never = ExactAnswerJudge()
+    never.verdict = lambda *given: ExactAnswerJudge().verdict(*given)._replace(correct=False)
+    assert evaluated(RIGHT, judge=never).metrics["accuracy"] == 0
+    assert evaluated(RIGHT).verdicts[0].settings == ExactAnswerJudge().fingerprint
 
 
 def test_questions_without_judgements_or_answers_are_left_out_and_counted():
