@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from soundingline.toolkit.benchmarks.slices import listed_topics
 from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic, front_matter_title
-from soundingline.toolkit.errors import InputError, check_int, check_number, is_number
+from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import dump_json, fingerprint
 
 T = TypeVar("T")
@@ -239,7 +239,6 @@ def select_topics(
     *,
     qids: str | None = None,
     split: str | None = None,
-    dev_share: float = 0.5,
     sample: int | None = None,
     seed: int = 0,
     limit: int | None = None,
@@ -250,8 +249,7 @@ def select_topics(
         topics: the questions.
         qids: a list of the questions among which the next arguments select, see `listed_topics`.
         split: `dev` or `test`; None for all. A question belongs to `dev` if the hash of its id is
-            in the first `dev_share` of all hashes; it keeps its split when others come or go.
-        dev_share: expected share of `dev`, between 0 and 1.
+            in the lower half of all hashes; it keeps its split when others come or go.
         sample: number of questions of the split, drawn with `seed`; None for all. A larger sample
             of one seed contains the smaller ones.
         seed: an integer.
@@ -261,8 +259,6 @@ def select_topics(
         InputError: for impossible values, and if no question is left.
     """
     check_split(split)
-    if not is_number(dev_share) or not 0 < dev_share < 1:
-        raise InputError(f"dev_share={dev_share!r}", valid="a number between 0 and 1")
     _check_count("sample", sample)
     _check_count("limit", limit)
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -270,7 +266,7 @@ def select_topics(
     chosen = known = listed_topics(topics, qids)
     if split is not None:
         is_dev = split == "dev"
-        chosen = [t for t in chosen if (_share("split", t.qid) < dev_share) == is_dev]
+        chosen = [t for t in chosen if (_share("split", t.qid) < 0.5) == is_dev]
     if sample is not None:
         if sample > len(chosen):
             valid = f"at most {len(chosen)}, the number of questions"
