@@ -74,7 +74,6 @@ class Tuning:
     depth: int = 1000
     cutoffs: list[int] = field(default_factory=list)
     references: list[Any] = field(default_factory=list)
-    alpha: float = 0.05
     threads: int | None = None
 
 

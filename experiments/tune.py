@@ -370,7 +370,6 @@ def tuned(
         references=built.references,
         folds=options.folds if options.select is None else None,
         seed=options.seed,
-        alpha=options.alpha,
     )
 
 

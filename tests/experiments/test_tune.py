@@ -291,7 +291,6 @@ REFUSED = {
     "tuning.select=test": "both test",
     "tuning.select=train": "'train'",
     "tuning.folds=1 tuning.select=null": "folds",
-    "tuning.alpha=2": "alpha",
     "tuning.depth=0": "depth=0",
     "tuning.references=[[1,2,3]]": "pairs",
     "tuning.references=[[1,x]]": "pairs",

@@ -682,8 +682,6 @@ def test_bad_tests_are_refused():
     for folds in (1, 4):
         with pytest.raises(InputError, match="2 to 3 folds"):
             cross_validated(np.ones((3, 3)), POINTS, folds=folds)
-    with pytest.raises(InputError, match="alpha"):
-        plateau(np.ones((3, 3)), 0, alpha=0.0)
     with pytest.raises(InputError, match="1 question"):
         plateau(np.ones((1, 3)), 0)
 
