@@ -8,7 +8,6 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 
 from soundingline.agents.base import (
     Agent,
@@ -84,10 +83,9 @@ class Navigator(Agent):
             probability is used as it is, which a warning says. See `CandidateScores`.
         prompt: `navigator`, or the path of a `.txt` file with the sections of
             `agents/literature/prompts/navigator.txt`.
-        max_calls: the largest number of tool calls of a question.
 
     A budget ends the rounds, also within one. The answer is then based on what was scored, and the
-    status says why: `steered` (`steer_at` of the time, or `max_calls`), `timed_out`, `out_of_turns`
+    status says why: `steered` (`steer_at` of the time), `timed_out`, `out_of_turns`
     (`turns`: the navigator's replies; `tool_calls`, `exposed_tokens`, `output_tokens`),
     `out_of_context`, `out_of_money`.
 
@@ -121,7 +119,6 @@ class Navigator(Agent):
     checklist_scores: bool = True
     calibration: str | None = None
     prompt: str = "navigator"
-    max_calls: int = 2000
     clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
@@ -134,7 +131,6 @@ class Navigator(Agent):
             "ordered",
             "patience",
             "librarians",
-            "max_calls",
         ):
             check_int(name, getattr(self, name))
         if self.enough is not None:
@@ -250,7 +246,6 @@ class QuestionSearch:
             budget=self._budget,
             pool=navigator.pool,
             rescored=navigator.listed,
-            most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
         )
         try:
             await work.run(plan)
@@ -260,8 +255,7 @@ class QuestionSearch:
         episode.rounds[-1] = {**episode.rounds[-1], "good": good}
         self._quiet = 0 if good else self._quiet + 1
         if work.cut:
-            by_budget = (self._budget.tool_calls or inf) <= navigator.max_calls
-            self._ended = ("out_of_turns", "tool_calls") if by_budget else ("steered", "max_calls")
+            self._ended = ("out_of_turns", "tool_calls")
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None
