@@ -51,8 +51,8 @@ class Budget:
             result that reaches the limit is shown in full, and later calls are refused.
         output_tokens: tokens of all replies, reasoning included. Checked between replies.
         context_window: tokens that the transcript may take, by the server's counts and our
-            estimate of what came since. The larger of `answer_tokens` and the longest reply that a
-            request asks for stays free.
+            estimate of what came since; a run takes them from its language model. The larger of
+            `answer_tokens` and the longest reply that a request asks for stays free.
         answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
             replies are shortened to what is left until none fits.
         dollars, run_dollars: cost of a question and of the run. Need a known price.

@@ -166,7 +166,7 @@ class ChatAgent(Agent):
         # That of the model's server, once a refusal has named it: all questions of the run share
         # it.
         self.context_window = budget.context_window
-        self._check_window("set a larger budget.context_window")
+        self._check_window("set a larger llm.context_window")
 
     def learn_window(self, window: int) -> None:
         """Keep the context window that the server named, for all questions of the run. Raises

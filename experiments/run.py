@@ -112,7 +112,7 @@ def run(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluated
     agent = agents[0]
     llm = language_model(config, "llm") if agent.accepts_llm else None
     budget = make(config.budget)
-    if llm is not None and budget.context_window is None:
+    if llm is not None:
         budget = replace(budget, context_window=llm.context_window)
     agent = check_agent(agent, llm, budget)
     agent_prints = agent.fingerprints

@@ -44,6 +44,7 @@ EXPERIMENTS = sorted(
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
+ALONE |= {("Budget", "context_window")}  # of the language model
 # What a prompt that is composed says about queries.
 ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
