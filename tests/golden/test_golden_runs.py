@@ -94,7 +94,7 @@ COMMANDS = {
     ),
     "monot5_long_documents": Command(
         "run",
-        f"{MONOT5} reranker.depth=5 reranker.max_length=160 agent.max_searches=1",
+        f"{MONOT5} reranker.depth=5 reranker.max_length=200 agent.max_searches=1",
         LEARNED,
         ordered=5,
     ),
