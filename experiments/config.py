@@ -72,7 +72,6 @@ class Tuning:
     folds: int = 5
     seed: int = 0
     depth: int = 1000
-    cutoffs: list[int] = field(default_factory=list)
     references: list[Any] = field(default_factory=list)
     threads: int | None = None
 
