@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from soundingline.toolkit.optional import lazy_names
 
 if TYPE_CHECKING:
-    from soundingline.agents.base import Agent, Budget, Episode, SimulatedReader
+    from soundingline.agents.base import Agent, Budget, Episode
     from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent
     from soundingline.agents.chat import ChatAgent
-    from soundingline.agents.keyword import KeywordAgent
+    from soundingline.agents.keyword import KeywordAgent, SimulatedReader
     from soundingline.agents.literature import Navigator
     from soundingline.agents.rag import RagAgent
     from soundingline.agents.search_r1 import SearchR1Agent
 
 _HOMES = {
-    **dict.fromkeys(("Agent", "Budget", "Episode", "SimulatedReader"), "base"),
+    **dict.fromkeys(("Agent", "Budget", "Episode"), "base"),
     "ChatAgent": "chat",
     "ClosedBookAgent": "baselines",
-    "KeywordAgent": "keyword",
+    **dict.fromkeys(("KeywordAgent", "SimulatedReader"), "keyword"),
     "Navigator": "literature",
     "OneShotAgent": "baselines",
     "RagAgent": "rag",

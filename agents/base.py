@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Topic
@@ -24,55 +24,11 @@ from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
+from soundingline.toolkit.runs.run_folder import RoundsFile
 from soundingline.toolkit.search.answers import ShownText
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import Continuation, ToolResult
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, STAGES, Answer, Trajectory
-
-if TYPE_CHECKING:
-    from soundingline.toolkit.evaluation.funnel import NeededTexts
-
-# A simulation that reads in place of a language model, for collections whose facts are known.
-
-
-@dataclass(frozen=True)
-class SimulatedReader:
-    """Answers a question right if the texts that an agent was shown have what the answer needs
-    (the measure `answer_shown`), and says `unknown` otherwise. It never guesses and never misreads,
-    so that the accuracy of its answers measures search and exposure alone.
-
-    Args:
-        needed: what must be shown for each question.
-        answers: the accepted answers by qid, the fullest first.
-
-    Example:
-        >>> from soundingline.toolkit.data import StatedFact
-        >>> from soundingline.toolkit.evaluation.funnel import NeededTexts
-        >>> fact = StatedFact("Mill", named=("the old mill",), titled=("It was built in 1820",))
-        >>> reader = SimulatedReader(NeededTexts({}, {"q1": [fact]}, {}), {"q1": ["1820"]})
-        >>> reader.answer("q1", [ShownText("d1", "Mill", "It was built in 1820.")]).exact
-        '1820'
-    """
-
-    needed: NeededTexts
-    answers: Mapping[str, Sequence[str]]
-
-    def answer(self, qid: str, shown: Iterable[ShownText]) -> Answer:
-        """The answer to a question, or to a repeat of it, after these texts, with confidence 100 or
-        0."""
-        qid = qid if qid in self.answers else question_of(qid)
-        sources = self.needed.sources(qid, shown)
-        found = tuple(dict.fromkeys(docid for docid in sources if docid))
-        stated = sum(docid is not None for docid in sources)
-        facts = f"{stated} of {len(sources)} needed facts were"
-        answer = "the answer was" if stated else "the answer was not"
-        shown_part = facts if qid in self.needed.facts else answer
-        explanation = f"Simulated reader: {shown_part} shown."
-        if stated < len(sources):
-            return Answer(explanation, "unknown", 0.0)
-        return Answer(explanation, self.answers[qid][0], 100.0, found)
-
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -95,8 +51,8 @@ class Budget:
             result that reaches the limit is shown in full, and later calls are refused.
         output_tokens: tokens of all replies, reasoning included. Checked between replies.
         context_window: tokens that the transcript may take, by the server's counts and our
-            estimate of what came since. The larger of `answer_tokens` and the longest reply that a
-            request asks for stays free.
+            estimate of what came since; a run takes them from its language model. The larger of
+            `answer_tokens` and the longest reply that a request asks for stays free.
         answer_tokens: tokens of the window that are reserved for the answer. 0 reserves nothing:
             replies are shortened to what is left until none fits.
         dollars, run_dollars: cost of a question and of the run. Need a known price.
@@ -201,7 +157,8 @@ class RunResources:
         documents: the number of documents. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
         stages: the groups of the pipeline's stages, which `Budget.stage_seconds` charges.
-        simulated_reader: None if the agent asks for none.
+        simulated_reader: gives the answer to a question id after the shown texts, in place of a
+            language model. None if the agent asks for none.
         rounds: question id -> the file of its finished rounds. None: rounds are not saved.
     """
 
@@ -214,7 +171,7 @@ class RunResources:
     documents: int | None = None
     resolver: Callable[[], Resolver] | None = None
     stages: Collection[str] = ()
-    simulated_reader: SimulatedReader | None = None
+    simulated_reader: Callable[[str, Iterable[ShownText]], Answer] | None = None
     rounds: Callable[[str], RoundsFile] | None = None
 
 
@@ -472,20 +429,9 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
         raise InputError(
             "the search tool declares no tool that searches, and the agent needs one",
             valid="an interface with a tool whose searches_by is set",
-            do="set searches_by on that tool of the interface, or choose another tool; with "
-            "tool=grep set tool.syntax=words",
+            do="set searches_by on that tool of the interface, or choose another tool",
         )
     return search
-
-
-def check_clock(budget: Budget, limit: str) -> None:
-    """`InputError` if `limit` (`name=value`), which ends something by the wall clock, is used with
-    a virtual one."""
-    if limit and budget.is_virtual:
-        raise InputError(
-            f"{limit} is a limit of the wall clock, and budget.clock is virtual",
-            do=f"set {limit.partition('=')[0]}=null, or budget.clock=wall",
-        )
 
 
 def needed_arguments(spec: Mapping[str, Any]) -> list[str]:

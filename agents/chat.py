@@ -20,7 +20,6 @@ from soundingline.agents.base import (
     Episode,
     OutOfTime,
     RunResources,
-    check_clock,
     needed_arguments,
     within,
 )
@@ -167,7 +166,7 @@ class ChatAgent(Agent):
         # That of the model's server, once a refusal has named it: all questions of the run share
         # it.
         self.context_window = budget.context_window
-        self._check_window("set a larger budget.context_window")
+        self._check_window("set a larger llm.context_window")
 
     def learn_window(self, window: int) -> None:
         """Keep the context window that the server named, for all questions of the run. Raises
@@ -201,10 +200,8 @@ class ChatAgent(Agent):
         return hashes
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the session must have the tools and arguments that the prompt names, and
-        nothing in it may end by the wall clock under a virtual one."""
+        """See `Agent`: the session must have the tools and arguments that the prompt names."""
         self._check_names(tool.specs())
-        check_clock(self.resources.budget, tool.ends_by_time)
 
     def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
         missing = self.texts.missing_names(specs)

@@ -39,11 +39,10 @@ class SearchR1Agent(ChatAgent):
     Args:
         prompt: as in `ChatAgent`. An empty section `final` demands nothing after the last turn, as
             the authors' code does.
-        continue_reply: send replies and results as one text of the model that it continues, which
-            is how it was trained. vLLM can do that for chat completions. False sends the results as
-            messages of the user, for any other server.
 
-    The other arguments are those of `ChatAgent`; `remind` and `first_call` concern tool calls.
+    Replies and results are one text of the model that it continues, which is how it was trained;
+    vLLM can do that for chat completions. The other arguments are those of `ChatAgent`; `remind`
+    and `first_call` concern tool calls.
 
     Raises:
         InputError: for a tool whose search needs other arguments than a query.
@@ -56,7 +55,6 @@ class SearchR1Agent(ChatAgent):
     name = "search_r1"
 
     prompt: str = "search_r1"
-    continue_reply: bool = True
 
     def check_tool(self, tool: SearchTool) -> None:
         """See `Agent`: the search must need a query alone, and the prompt must name no tool."""
@@ -80,7 +78,7 @@ class SearchR1Agent(ChatAgent):
         )
 
     def _wrap(self, model: ChatModel) -> ChatModel:
-        return _OneReply(model) if self.continue_reply else model
+        return _OneReply(model)
 
     async def _converse(self, talk: Conversation) -> None:
         while not (reason := talk.used_up()):

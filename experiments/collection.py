@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from soundingline.pipelines.engines.engine import DeletedIndex, Engine, RemoteEngine
 from soundingline.pipelines.stage import LazyValues, computes_on_gpu
-from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
-from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.corpus.links import FORMAT as LINKS_FORMAT
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import FORMAT as HEADINGS_FORMAT
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import Segmenter

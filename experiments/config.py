@@ -50,9 +50,7 @@ class Tuning:
     folds: int = 5
     seed: int = 0
     depth: int = 1000
-    cutoffs: list[int] = field(default_factory=list)
     references: list[Any] = field(default_factory=list)
-    alpha: float = 0.05
     threads: int | None = None
 
 

@@ -92,13 +92,11 @@ def build_pipeline(
 
 
 class NotSearched(pt.Transformer):
-    """The pipeline of a search tool that declares that it asks none, or of an agent that declares
-    that it calls no tool."""
+    """The pipeline of an agent that declares that it calls no tool."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         raise InputError(
-            "the pipeline is called, and the search tool declares uses_pipeline = False, or the "
-            "agent calls_tools = False",
+            "the pipeline is called, and the agent declares calls_tools = False",
             do="leave that out of its class",
         )
 

@@ -153,7 +153,7 @@ def replay_run(settings: Settings, run: Path) -> None:
     check_int("concurrency", config.concurrency)
     search_tool = make_search_tool(config.tool)
     folder = cell_folder(root, cell_name(settings, REPLAYED))
-    built = build_pipeline(config, benchmark, searched=search_tool.uses_pipeline)
+    built = build_pipeline(config, benchmark)
     search_tool, operator_prints = with_literature_tools(search_tool, built, config)
     described = dict(manifest.get("factors", {}))
     same = {name: value for name, value in described.items() if name.startswith("benchmark")}

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from soundingline.agents.base import Agent, Budget, Episode, RunResources, SimulatedReader
+from soundingline.agents.base import Agent, Budget, Episode, RunResources
+from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import make, stage_model
 from soundingline.experiments.pipeline import asking_groups, role_of
 from soundingline.pipelines.prompting import is_sampled

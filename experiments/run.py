@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from soundingline.agents.base import Agent, Budget, SimulatedReader
+from soundingline.agents.base import Agent, Budget
+from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import declares, language_model, make, make_search_tool
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
@@ -84,9 +85,7 @@ class Components:
 def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
     """`InputError` for `benchmark.remove_evidence` with a tool that finds documents by other means
     than the pipeline's rankings."""
-    if benchmark.remove_evidence and (
-        not search_tool.uses_pipeline or isinstance(search_tool, Literature)
-    ):
+    if benchmark.remove_evidence and isinstance(search_tool, Literature):
         raise InputError(
             f"benchmark.remove_evidence=true, and {type(search_tool).__name__} finds documents "
             "without the pipeline",
@@ -137,10 +136,10 @@ def components(
     agent = agents[0]
     llm = language_model(config, "llm") if agent.accepts_llm else None
     budget = make(config.budget)
-    if llm is not None and budget.context_window is None:
+    if llm is not None:
         budget = replace(budget, context_window=llm.context_window)
     agent = check_agent(agent, llm, budget)
-    searched = agent.calls_tools and search_tool.uses_pipeline
+    searched = agent.calls_tools
     built = opened() if opened and searched else build_pipeline(config, searched=searched)
     if built.obfuscated:
         obfuscate_cells(settings)

@@ -59,6 +59,7 @@ from soundingline.toolkit.report import write_report
 from soundingline.toolkit.report.tuning import conclusion, render_tuning
 from soundingline.toolkit.runs import RunFolder
 
+CUTOFFS = (5, 10, 50, 100, 1000)  # whose recalls are measured at every point
 _ONE_SPLIT = "tuning.select=null tunes on one split by cross-validation"
 
 
@@ -290,7 +291,7 @@ def tune(settings: Settings) -> EvaluatedRun:
     """
     config = settings.config
     # The objective, the configured measures, and recall at each cutoff, each once.
-    recalls = [f"R@{cutoff}" for cutoff in config.tuning.cutoffs]
+    recalls = [f"R@{cutoff}" for cutoff in CUTOFFS]
     others = [measure for measure in config.measures if measure not in recalls]
     measures = list(dict.fromkeys([config.tuning.objective, *others, *recalls]))
     parse_measures(measures)
@@ -370,7 +371,6 @@ def tuned(
         references=built.references,
         folds=options.folds if options.select is None else None,
         seed=options.seed,
-        alpha=options.alpha,
     )
 
 
@@ -437,7 +437,7 @@ def write_results(
         result,
         title=f"Tuning BM25 on {built.reported.name} ({built.segmenter.name})",
         splits=splits_named,
-        cutoffs=list(config.tuning.cutoffs),
+        cutoffs=CUTOFFS,
         manifest=manifest,
     )
     write_report(folder.path, report)

@@ -23,7 +23,7 @@ from soundingline.pipelines.stage import (
     not_bound,
     topic_columns,
 )
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph, check_direction
+from soundingline.toolkit.corpus.links import LinkGraph, check_direction
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
@@ -60,7 +60,7 @@ class LinkExpansion(Stage):
     `InputError` for arguments out of range, and for a collection without links.
 
     Example:
-        >>> from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+        >>> from soundingline.toolkit.corpus.links import LinkGraph
         >>> from soundingline.toolkit.data import Link
         >>> links = LinkGraph.build([Link("d1", "d2")])
         >>> expanded = index.bm25() >> MaxP() >> LinkExpansion(links, head=1)

@@ -34,7 +34,7 @@ from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import Engine
-    from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+    from soundingline.toolkit.corpus.links import LinkGraph
 
 
 Texts = Callable[[Sequence[str]], list[Unit]]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from option_values import with_one_value
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -437,6 +438,13 @@ def test_public_class_names_are_unique():
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_few_options_have_one_value_everywhere():
+    """`python tests/option_values.py` prints them; such an option should be a constant."""
+    single, places, values = with_one_value()
+    assert {"tool.depth", "agent.prompt"} <= set(values) - {*single, *places}  # have several
+    assert len(single) <= 85, single
 
 
 def test_few_files_are_small_and_few_have_one_importer():

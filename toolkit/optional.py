@@ -28,7 +28,6 @@ _EXTRAS = {
     "rerank": (*_MODELS, "peft", "pyterrier_t5"),
     "learned": (*_MODELS, "sentence_transformers"),
     "enrich": ("sklearn", "snowballstemmer"),
-    "grep": ("re2",),
     "llamacpp": ("xllamacpp",),
     "inspect": ("zstandard", "inspect_ai"),
     "serve": ("fastapi", "uvicorn", "mcp"),

@@ -29,8 +29,8 @@ STATUSES = ("completed", "steered", "timed_out", *FORCED_STATUSES, "failed")
 # the run is resumed, as a failed one is.
 RUN_OUT_OF_MONEY = "run_out_of_money"
 NO_FORMAT = "no_format"  # the mark of a final message that is not in the required format
-SEARCHES = ("search", "grep")  # the names of our tools that search
-QUERIES = ("query", "user_query", "words")  # arguments for the query, in our tools and others
+SEARCHES = ("search",)  # the names of our tools that search
+QUERIES = ("query", "user_query")  # arguments for the query, in our tools and others
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of a pipeline
 ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
 
@@ -90,8 +90,7 @@ class ToolCall:
 
     @property
     def query(self) -> str | None:
-        """The query of a successful search as the agent wrote it; None for other calls, and for a
-        search by a pattern."""
+        """The query of a successful search as the agent wrote it; None for other calls."""
         named = (self.arguments.get(name) for name in QUERIES if self.searched)
         return next((query for query in named if isinstance(query, str)), None)
 

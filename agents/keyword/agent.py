@@ -4,30 +4,74 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from soundingline.agents.base import (
     Agent,
     Clock,
     Episode,
     RunResources,
-    SimulatedReader,
-    check_clock,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.runs.run_folder import question_of
 from soundingline.toolkit.search.answers import ShownText, format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer
 
+if TYPE_CHECKING:
+    from soundingline.toolkit.evaluation.funnel import NeededTexts
+
 _CITED = 3
+_MOST_READS = 4  # reading calls of a question
+_QUERY_TERMS = 24  # words of one query
+_MOST_CALLS = 40  # tool calls of a question
 READERS = ("own", "simulated")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
+
+
+@dataclass(frozen=True)
+class SimulatedReader:
+    """Answers a question right if the texts that an agent was shown have what the answer needs
+    (the measure `answer_shown`), and says `unknown` otherwise. It never guesses and never misreads,
+    so that the accuracy of its answers measures search and exposure alone.
+
+    Args:
+        needed: what must be shown for each question.
+        answers: the accepted answers by qid, the fullest first.
+
+    Example:
+        >>> from soundingline.toolkit.data import StatedFact
+        >>> from soundingline.toolkit.evaluation.funnel import NeededTexts
+        >>> fact = StatedFact("Mill", named=("the old mill",), titled=("It was built in 1820",))
+        >>> reader = SimulatedReader(NeededTexts({}, {"q1": [fact]}, {}), {"q1": ["1820"]})
+        >>> reader("q1", [ShownText("d1", "Mill", "It was built in 1820.")]).exact
+        '1820'
+    """
+
+    needed: NeededTexts
+    answers: Mapping[str, Sequence[str]]
+
+    def __call__(self, qid: str, shown: Iterable[ShownText]) -> Answer:
+        """The answer to a question, or to a repeat of it, after these texts, with confidence 100 or
+        0."""
+        qid = qid if qid in self.answers else question_of(qid)
+        sources = self.needed.sources(qid, shown)
+        found = tuple(dict.fromkeys(docid for docid in sources if docid))
+        stated = sum(docid is not None for docid in sources)
+        facts = f"{stated} of {len(sources)} needed facts were"
+        answer = "the answer was" if stated else "the answer was not"
+        shown_part = facts if qid in self.needed.facts else answer
+        explanation = f"Simulated reader: {shown_part} shown."
+        if stated < len(sources):
+            return Answer(explanation, "unknown", 0.0)
+        return Answer(explanation, self.answers[qid][0], 100.0, found)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -36,18 +80,14 @@ class KeywordAgent(Agent):
 
     Args:
         max_searches: searches of a question.
-        max_reads: reading calls of a question.
-        query_terms: words of one query.
-        max_calls: tool calls of a question.
-        seconds: time limit of a question by the wall clock. None: no limit.
         reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
             known facts have. It reads what the searches and reads have shown, after they are over.
         document_frequency: word -> number of documents that contain it, from the index.
         documents: the number of documents of the corpus. Without these two, the rarity of a word
             is estimated from its form.
 
-    The status is `completed`, or `steered` if time ran out or the tool closed and the answer is
-    based on what was seen until then. Deterministic.
+    A question takes at most 40 tool calls, 4 of which read. The status is `completed`, or `steered`
+    if the tool closed and the answer is based on what was seen until then. Deterministic.
 
     Raises:
         InputError: for impossible values.
@@ -61,32 +101,20 @@ class KeywordAgent(Agent):
     reads_document_frequencies = True
 
     max_searches: int = 3
-    max_reads: int = 4
-    query_terms: int = 24
-    max_calls: int = 40
-    seconds: float | None = None
     reader: str = "own"
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
     clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
-        for name in ("query_terms", "max_calls"):
-            check_int(name, getattr(self, name))
-        for name in ("max_searches", "max_reads"):
-            check_int(name, getattr(self, name), ge=0)
-        if self.seconds is not None:
-            check_number("seconds", self.seconds, gt=0)
+        check_int("max_searches", self.max_searches, ge=0)
         if self.reader not in READERS:
             raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
-        self._simulated: SimulatedReader | None = None
+        self._simulated: Callable[[str, Iterable[ShownText]], Answer] | None = None
         self.rarity = Rarity(self.document_frequency, self.documents)
 
     def bind(self, resources: RunResources) -> KeywordAgent:
         """See `Agent`: binds the collection's statistics."""
-        check_clock(
-            resources.budget, "" if self.seconds is None else f"agent.seconds={self.seconds:g}"
-        )
         bound = copy.copy(self)
         bound.rarity = Rarity(resources.document_frequency, resources.documents)
         bound._simulated = resources.simulated_reader if self.reader == "simulated" else None
@@ -105,7 +133,7 @@ class KeywordAgent(Agent):
         if self._simulated is None:
             answer = search.answer()
         else:
-            answer = self._simulated.answer(episode.topic.qid, search.shown)
+            answer = self._simulated(episode.topic.qid, search.shown)
         text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
@@ -126,18 +154,16 @@ class KeywordSearch:
 
     @property
     def stopped(self) -> bool:
-        """Whether time ran out or the tool closed."""
-        seconds = self._agent.seconds
-        late = seconds is not None and self._episode.seconds >= seconds
-        return late or self._refused >= _PATIENCE
+        """Whether the tool closed."""
+        return self._refused >= _PATIENCE
 
     def _may_call(self) -> bool:
-        return not self.stopped and len(self._episode.tool.calls) < self._agent.max_calls
+        return not self.stopped and len(self._episode.tool.calls) < _MOST_CALLS
 
     def search(self) -> None:
         """Run the queries of the question and note what their pages show."""
-        limit, terms = self._agent.max_searches, self._agent.query_terms
-        for query in make_queries(self._clues, limit=limit, terms=terms):
+        limit = self._agent.max_searches
+        for query in make_queries(self._clues, limit=limit, terms=_QUERY_TERMS):
             if not self._may_call():
                 return
             self._episode.tool.reasoning = f"The question is: {self._question} {query.reason}"
@@ -156,7 +182,7 @@ class KeywordSearch:
         if self._episode.tool.read_tool is None:
             return
         reason = "Read it: its ranks and text promise most."
-        for _ in range(self._agent.max_reads):
+        for _ in range(_MOST_READS):
             unread = self._evidence.next_unread() if self._may_call() else None
             if unread is None:
                 return

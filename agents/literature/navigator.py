@@ -8,7 +8,6 @@ import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 
 from soundingline.agents.base import (
     Agent,
@@ -67,7 +66,6 @@ class Navigator(Agent):
         queries: the largest number of queries of a round.
         requirements: the largest number of requirements of the checklist.
         pool: new documents that a round scores.
-        seeds: documents whose links the rules follow.
         shown: documents that the model sees, with the rationales and passages of their scores.
         listed: documents that the answer lists, best first. New requirements are scored in these.
         ordered: the best documents that a listwise re-ranker orders at the end, if the interface
@@ -85,10 +83,9 @@ class Navigator(Agent):
             probability is used as it is, which a warning says. See `CandidateScores`.
         prompt: `navigator`, or the path of a `.txt` file with the sections of
             `agents/literature/prompts/navigator.txt`.
-        max_calls: the largest number of tool calls of a question.
 
     A budget ends the rounds, also within one. The answer is then based on what was scored, and the
-    status says why: `steered` (`steer_at` of the time, or `max_calls`), `timed_out`, `out_of_turns`
+    status says why: `steered` (`steer_at` of the time), `timed_out`, `out_of_turns`
     (`turns`: the navigator's replies; `tool_calls`, `exposed_tokens`, `output_tokens`),
     `out_of_context`, `out_of_money`.
 
@@ -111,7 +108,6 @@ class Navigator(Agent):
     queries: int = 12
     requirements: int = 30
     pool: int = 40
-    seeds: int = 10
     shown: int = 20
     listed: int = 50
     ordered: int = 20
@@ -123,7 +119,6 @@ class Navigator(Agent):
     checklist_scores: bool = True
     calibration: str | None = None
     prompt: str = "navigator"
-    max_calls: int = 2000
     clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
@@ -131,13 +126,11 @@ class Navigator(Agent):
             "rounds",
             "queries",
             "pool",
-            "seeds",
             "shown",
             "listed",
             "ordered",
             "patience",
             "librarians",
-            "max_calls",
         ):
             check_int(name, getattr(self, name))
         if self.enough is not None:
@@ -192,7 +185,7 @@ class QuestionSearch:
             navigator.calibrated, by_checklist=navigator.checklist_scores
         )
         self._tools = {spec["name"] for spec in self._session.specs()}
-        self._rules = RulePlanner(episode.topic, navigator.rarity, self._tools, navigator.seeds)
+        self._rules = RulePlanner(episode.topic, navigator.rarity, self._tools)
         self._model_plans = self._planner_of(navigator.resources)
         self._order: list[str] = []  # documents in the order of a listwise re-ranker
         self._quiet = 0  # rounds in a row without a good new document
@@ -253,7 +246,6 @@ class QuestionSearch:
             budget=self._budget,
             pool=navigator.pool,
             rescored=navigator.listed,
-            most_calls=min(navigator.max_calls, self._budget.tool_calls or navigator.max_calls),
         )
         try:
             await work.run(plan)
@@ -263,8 +255,7 @@ class QuestionSearch:
         episode.rounds[-1] = {**episode.rounds[-1], "good": good}
         self._quiet = 0 if good else self._quiet + 1
         if work.cut:
-            by_budget = (self._budget.tool_calls or inf) <= navigator.max_calls
-            self._ended = ("out_of_turns", "tool_calls") if by_budget else ("steered", "max_calls")
+            self._ended = ("out_of_turns", "tool_calls")
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None

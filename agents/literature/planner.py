@@ -12,7 +12,7 @@ from soundingline.agents.base import Budget, Episode, OutOfTime, within
 from soundingline.agents.chat import message_bytes
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import read_prompt
-from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS
+from soundingline.toolkit.corpus.links import DIRECTIONS
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
 from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, system, user

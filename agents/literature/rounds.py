@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -184,8 +185,8 @@ class Round:
         scores: the candidates of the question, to which the round adds.
         pool: the number of new documents that are scored.
         rescored: the number of best documents in which new requirements are scored.
-        most_calls: the largest number of tool calls of the question. A round that would exceed it
-            is `cut`.
+
+    A round that would exceed the budget's tool calls is `cut`.
     """
 
     episode: Episode
@@ -194,7 +195,6 @@ class Round:
     budget: Budget
     pool: int
     rescored: int
-    most_calls: int
     cut: bool = False
     reports: list[LibrarianReport] = field(default_factory=list)
     newly_scored: list[str] = field(default_factory=list)
@@ -323,7 +323,8 @@ class Round:
                 self.newly_scored.append(docid)
 
     def _calls_left(self) -> int:
-        return max(0, self.most_calls - len(self.episode.tool.calls))
+        most = self.budget.tool_calls
+        return sys.maxsize if most is None else max(0, most - len(self.episode.tool.calls))
 
     async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
         return await self.librarians.work(tasks, self.budget, self.episode.seconds)

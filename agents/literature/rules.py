@@ -147,6 +147,9 @@ def _span(text: str) -> tuple[int, int]:
     return low, high
 
 
+_SEEDS = 10  # best documents whose links are followed
+
+
 class RulePlanner:
     """Plans by rules.
 
@@ -158,15 +161,14 @@ class RulePlanner:
         topic: the question.
         rarity: word -> weight, 0 to 1.
         tools: the names of the tools of the interface.
-        seeds: the number of best documents whose links are followed.
     """
 
     def __init__(
-        self, topic: Topic, rarity: Callable[[str], float], tools: Collection[str], seeds: int
+        self, topic: Topic, rarity: Callable[[str], float], tools: Collection[str]
     ) -> None:
         clauses = find_clauses(topic.text, rarity)
         self._wanted = [clause for clause in clauses if not clause.excluded] or clauses
-        self._question, self._tools, self._seeds = topic.text, set(tools), seeds
+        self._question, self._tools = topic.text, set(tools)
         requirements = [normalize_requirement(clause.requirement) for clause in clauses]
         self._checklist = tuple(dict.fromkeys(requirements))
 
@@ -185,7 +187,7 @@ class RulePlanner:
 
     def _later(self, scores: CandidateScores) -> list[PlanQuery]:
         queries = []
-        best = tuple(scores.ranked()[: self._seeds])
+        best = tuple(scores.ranked()[:_SEEDS])
         if {"expand", "resolve"} <= self._tools:
             findings = "\n".join(clause.text for clause in self._wanted)
             reason = "Who refers to what the question names?"
@@ -198,7 +200,7 @@ class RulePlanner:
     def _least_met(self, scores: CandidateScores) -> list[PlanQuery]:
         """The requirement that the best documents meet least, with the words of the requirement
         that they meet best."""
-        best = scores.best()[: self._seeds]
+        best = scores.best()[:_SEEDS]
         if len(self._wanted) < 2 or not best:
             return []
 

@@ -28,7 +28,7 @@ from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import format_answer, parse_answer
-from soundingline.toolkit.search.ranked_browsing import Browsing
+from soundingline.toolkit.search.ranked_browsing import RankedBrowsing
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ToolResult
 from soundingline.toolkit.trajectory import Trajectory
@@ -344,7 +344,7 @@ class Service:
         session = ClientSession(
             self.interfaces[interface], Episode(_NO_TOPIC, tool), connection=connection
         )
-        if named and isinstance(tool, Browsing):
+        if named and isinstance(tool, RankedBrowsing):
             tool.search_id_suffix = f"@{session.handle}"
         tool.keeps_calls = self.questions is not None
         self.sessions.add(session)

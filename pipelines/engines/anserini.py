@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any, cast
+from typing import IO, Any, ClassVar, cast
 
 from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.index_folder import (
@@ -47,6 +47,8 @@ _LUCENE = "lucene"
 _BATCH = 500  # documents of one request
 _QUERIES_AT_ONCE = 64
 _INDEXING = ["-collection", "JsonCollection", "-threads", "1", "-memoryBuffer", "512"]
+_INDEXING += ["-storeDocvectors"]  # for RM3
+_SUPPORTS = frozenset({"bm25", "ql", "rm3"})
 _WORKER = Path(__file__).with_name("anserini_worker.py")
 _JAVA = 21  # the version that Anserini's classes need
 _LOG_SHOWN = 600  # characters
@@ -57,28 +59,23 @@ class AnseriniEngine:
     """Builds and opens Anserini indexes.
 
     Args:
-        document_vectors: Whether the index stores what RM3 needs.
         jar: Anserini's jar; see `find_jar`.
         java_home: The home of a Java virtual machine; see `find_java`.
         heap: The memory of the machine, such as `2g`.
 
-    The last three change no index, so they are not part of the fingerprint.
+    They change no index, so they are not part of the fingerprint. The index stores the document
+    vectors that RM3 needs.
     """
 
-    document_vectors: bool = True
     jar: Runtime[str | None] = None
     java_home: Runtime[str | None] = None
     heap: Runtime[str | None] = None
     name: str = NAME
-
-    @property
-    def supports(self) -> frozenset[str]:
-        """See `Engine`. RM3 needs document vectors."""
-        return _supports(self.document_vectors)
+    supports: ClassVar[frozenset[str]] = _SUPPORTS
 
     @property
     def fingerprint(self) -> str:
-        return fingerprint(self.name, self.document_vectors)
+        return fingerprint(self.name, True)  # with document vectors
 
     def build(self, units: Documents, path: str | Path, *, corpus_fingerprint: str) -> None:
         """Index the `contents` of the units. Anserini leaves out units without a term.
@@ -91,8 +88,7 @@ class AnseriniEngine:
         try:
             with atomic_folder(Path(path)) as folder:
                 lucene = str(folder / _LUCENE)
-                vectors = ["-storeDocvectors"] if self.document_vectors else []
-                arguments = [*_INDEXING, "-input", str(folder), "-index", lucene, *vectors]
+                arguments = [*_INDEXING, "-input", str(folder), "-index", lucene]
                 process.request("create", arguments=arguments)
                 remaining = iter(checked)
                 indexed = 0
@@ -106,7 +102,6 @@ class AnseriniEngine:
                 content = {
                     "corpus_fingerprint": corpus_fingerprint,
                     "counts": {"units": total, "indexed": indexed},
-                    "document_vectors": self.document_vectors,
                     "versions": {"anserini": process.jar.stem},
                 }
                 write_manifest(folder, NAME, content)
@@ -120,10 +115,6 @@ class AnseriniEngine:
     def process(self, opened: Path | None = None) -> AnseriniProcess:
         """A machine with these settings, which is not started yet."""
         return AnseriniProcess(self.jar, self.java_home, self.heap, opened)
-
-
-def _supports(document_vectors: bool) -> frozenset[str]:
-    return frozenset({"bm25", "ql", "rm3"} if document_vectors else {"bm25", "ql"})
 
 
 class AnseriniIndex(TermIndex):
@@ -145,10 +136,7 @@ class AnseriniIndex(TermIndex):
         """Query likelihood with Dirichlet smoothing; see `QueryLikelihood`."""
         return QueryLikelihood(mu=mu, depth=depth, index=self)
 
-    @property
-    def supports(self) -> frozenset[str]:
-        """See `OpenedIndex`. RM3 needs document vectors."""
-        return _supports(self.manifest["document_vectors"])
+    supports = _SUPPORTS
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """See `OpenedIndex`.

@@ -49,13 +49,10 @@ class PisaEngine:
 
     Args:
         analyzer: The name of the analyzer; see `make_analyzer`.
-        algorithm: PISA's query processing, which changes speed alone. The library's own default is
-            slow on long queries.
         threads: Threads that search the queries of a frame.
     """
 
     analyzer: str = "english"
-    algorithm: str = "maxscore"
     threads: Runtime[int] = 1
     name: str = NAME
     supports: ClassVar[frozenset[str]] = frozenset({"bm25"})
@@ -171,8 +168,8 @@ class PisaIndex(TermIndex):
     def _searcher(self, k1: float, b: float, depth: int) -> Any:
         key = k1, b, depth
         if key not in self._searchers:
-            folder, engine = self._prepared(k1, b), self.engine
-            self._searchers[key] = _searcher(folder, *key, engine.algorithm, engine.threads)
+            folder = self._prepared(k1, b)
+            self._searchers[key] = _searcher(folder, *key, self.engine.threads)
         return self._searchers[key]
 
     def _prepared(self, k1: float, b: float) -> Path:
@@ -186,7 +183,7 @@ class PisaIndex(TermIndex):
                     for file in (self.path / _INDEX).iterdir():
                         (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
                     with _quiet():
-                        _searcher(unfinished, k1, b, 1, self.engine.algorithm, 1)
+                        _searcher(unfinished, k1, b, 1, 1)
                     content = {"corpus_fingerprint": self.manifest["checksum"]}
                     write_manifest(unfinished, _PREPARED, content)
         return folder
@@ -200,13 +197,13 @@ class PisaIndex(TermIndex):
         return True
 
 
-def _searcher(folder: Path, k1: float, b: float, depth: int, algorithm: str, threads: int) -> Any:
+def _searcher(folder: Path, k1: float, b: float, depth: int, threads: int) -> Any:
     pisa = import_optional("pyterrier_pisa")
     return pisa.PisaIndex(str(folder), stemmer="none", stops="none", threads=threads).bm25(
         k1=k1,
         b=b,
         num_results=depth,
-        query_algorithm=algorithm,
+        query_algorithm="maxscore",  # changes speed alone; the default is slow on long queries
         query_weighted=True,  # without it, PISA takes a repeated word for one
         toks_scale=1,
     )

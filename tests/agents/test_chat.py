@@ -9,7 +9,6 @@ import re
 import threading
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,6 @@ from soundingline.agents import prompt
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.baselines import ClosedBookAgent
 from soundingline.agents.chat import ChatAgent
-from soundingline.agents.keyword import KeywordAgent
 from soundingline.agents.prompt import FOLDER, SECTIONS, load_prompt
 from soundingline.toolkit.data import Document, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
@@ -31,7 +29,7 @@ from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncat
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price, UsageTotals
 from soundingline.toolkit.report.measures import describe
-from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
+from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
     dump_trajectory,
@@ -375,17 +373,6 @@ def test_by_a_virtual_clock_a_slow_server_and_a_slow_search_are_awaited():
     assert ended(trajectory) == ("completed", "") and trajectory.seconds > 0.1
     wall = virtually(ScriptedModel(slow), tool(backend), {**budget, "clock": "wall"})
     assert ended(wall) == ("timed_out", "seconds")
-
-
-def test_a_limit_of_the_wall_clock_is_refused_under_a_virtual_one():
-    agent = ChatAgent(prompt="neutral").bind(RunResources(Budget(**VIRTUAL)))
-    with pytest.raises(InputError, match=r"tool.seconds=30 is a limit of the wall clock"):
-        agent.check_tool(opened(Grep))
-    agent.check_tool(opened(Grep, seconds=None))
-    ChatAgent(prompt="neutral").check_tool(opened(Grep))
-    with pytest.raises(InputError, match=r"agent.seconds=3 is a limit .* agent.seconds=null"):
-        KeywordAgent(seconds=3.0).bind(RunResources(Budget(**VIRTUAL)))
-    KeywordAgent().bind(RunResources(Budget(**VIRTUAL)))
 
 
 @pytest.mark.parametrize(
@@ -890,7 +877,6 @@ def test_no_search_is_demanded_once_tools_are_closed():
     [
         (RankedBrowsing, 'search(reason="...", query="...")', "query"),
         (TopK, 'search(query="...")', "query"),
-        (partial(Grep, syntax="words"), 'grep(reason="...", words="...")', "words"),
     ],
 )
 def test_the_demand_shows_the_call_that_the_tool_takes(interface, form, argument, tmp_path):

@@ -12,8 +12,9 @@ from functools import cache
 import pytest
 from support.benchmarks import WordBackend, store_of
 
-from soundingline.agents.base import Budget, RunResources, SimulatedReader
-from soundingline.agents.keyword import KeywordAgent
+from soundingline.agents.base import Budget, RunResources
+from soundingline.agents.keyword import KeywordAgent, SimulatedReader
+from soundingline.agents.keyword import agent as keyword_agent
 from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
     Clue,
@@ -402,16 +403,19 @@ def test_no_hit_at_all_still_gives_an_answer(question):
     assert (trajectory.answer.exact, trajectory.answer.confidence) == ("unknown", 0)
 
 
-def test_limits_are_kept():
+def test_limits_are_kept(monkeypatch):
     question = "Which carpenter built the mill, which burnt in 1911, on the river Aske, near swans?"
     assert names(ask(question)).count("search") <= 3
     assert names(ask(question, max_searches=1)).count("search") == 1
-    assert names(ask(question, max_reads=2)).count("read_document") == 2
-    assert "read_document" not in names(ask(question, max_reads=0))
-    assert len(ask(question, max_calls=4).calls) == 4
-    calls = ask(question, query_terms=2).calls
+    assert names(ask(question)).count("read_document") <= 4
+    monkeypatch.setattr(keyword_agent, "_MOST_READS", 2)
+    assert names(ask(question)).count("read_document") == 2
+    monkeypatch.setattr(keyword_agent, "_MOST_CALLS", 4)
+    assert len(ask(question).calls) == 4
+    monkeypatch.setattr(keyword_agent, "_QUERY_TERMS", 2)
+    calls = ask(question).calls
     queries = [call.arguments["query"] for call in calls if call.name == "search"]
-    assert all(len(query.split()) <= 2 for query in queries)
+    assert queries and all(len(query.split()) <= 2 for query in queries)
 
 
 def test_a_long_document_is_read_on_from_where_the_page_ended():
@@ -478,26 +482,12 @@ def test_a_single_refusal_is_survived():
     assert (trajectory.status, trajectory.answer.exact) == ("completed", "Torvald Brekke")
 
 
-def test_time_that_runs_out_leads_to_an_answer_from_what_was_seen():
-    ticks = iter(range(1000))
-    trajectory = ask(MILL, seconds=4, clock=lambda: float(next(ticks)))
-    assert trajectory.status == "steered"
-    assert 0 < len(trajectory.calls) < 4
-    assert trajectory.answer.exact == "Torvald Brekke"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("max_searches", -1),
         ("max_searches", 2.5),
         ("max_searches", True),
-        ("max_reads", -1),
-        ("query_terms", 0),
-        ("max_calls", 0),
-        ("seconds", 0),
-        ("seconds", -3.0),
-        ("seconds", "10"),
         ("documents", 0),
     ],
 )
@@ -536,7 +526,7 @@ READER = SimulatedReader(
 
 
 def read_by(qid, *shown):
-    return READER.answer(qid, [ShownText(*text) for text in shown])
+    return READER(qid, [ShownText(*text) for text in shown])
 
 
 @pytest.mark.parametrize(
@@ -605,12 +595,12 @@ def test_the_pages_of_a_question_state_exactly_the_facts_that_it_needs(hops, rep
     for topic in made.topics:
         needed = made.qrels["evidence"][topic.qid]
         shown = [pages[docid] for docid in needed]
-        assert reader.answer(topic.qid, shown).exact == made.answers[topic.qid][0]
+        assert reader(topic.qid, shown).exact == made.answers[topic.qid][0]
         others = [text for docid, text in pages.items() if docid not in needed]
-        assert reader.answer(topic.qid, others).exact == "unknown"
+        assert reader(topic.qid, others).exact == "unknown"
         for left_out in needed:
             rest = [text for docid, text in pages.items() if docid != left_out]
-            assert reader.answer(topic.qid, rest).exact == "unknown"
+            assert reader(topic.qid, rest).exact == "unknown"
 
 
 def run_with(reader, made, agent="simulated", tool=None):

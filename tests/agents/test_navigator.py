@@ -24,7 +24,7 @@ from soundingline.agents.literature import Navigator, OverlapScorer
 from soundingline.agents.literature.planner import normalize_checklist, read_plan
 from soundingline.agents.literature.rules import find_clauses
 from soundingline.agents.literature.scores import Calibration, CandidateScores
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, SearchResult, Topic
 from soundingline.toolkit.errors import InputError
@@ -497,8 +497,8 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *("rounds", "queries", "requirements", "pool", "seeds", "shown", "listed", "patience"),
-        *("ordered", "enough", "librarians", "librarian_seconds", "max_calls"),
+        *("rounds", "queries", "requirements", "pool", "shown", "listed", "patience"),
+        *("ordered", "enough", "librarians", "librarian_seconds"),
     ],
 )
 def test_impossible_settings_are_refused(name):
@@ -531,10 +531,11 @@ LINKED = {
 }
 
 
-def answered_by_rules(tool=None, texts=RULE_TEXTS, **settings):
+def answered_by_rules(tool=None, texts=RULE_TEXTS, calls=None, **settings):
     tool = tool or Literature().bind(Operators(**BARE, **LINKED))
     session = tool.open(WordBackend(texts), store_of(RULE_DOCUMENTS))
-    return asyncio.run(Navigator(**settings).run(Topic("q", RULE_QUESTION), session))
+    agent = Navigator(**settings).bind(RunResources(Budget(tool_calls=calls)))
+    return asyncio.run(agent.run(Topic("q", RULE_QUESTION), session))
 
 
 @pytest.mark.parametrize(
@@ -586,8 +587,8 @@ def test_by_rules_the_document_that_meets_all_is_first_and_links_are_followed():
     assert len(answered_by_rules(listed=2).answer.documents) == 2
     empty = answered_by_rules(bare, texts={})
     assert empty.status == "completed" and empty.answer.documents == ()
-    cut = answered_by_rules(max_calls=9)
-    assert cut.status == "steered" and len(cut.calls) <= 9 and cut.answer.documents
+    cut = answered_by_rules(calls=9)
+    assert cut.status == "out_of_turns" and len(cut.calls) <= 9 and cut.answer.documents
 
 
 def test_an_interface_without_evidence_fails_its_question_in_one_line():
@@ -746,7 +747,7 @@ class Ended(NamedTuple):
     asked: Counter
 
 
-def started(world, path, tried, *, model, die_after=0, **settings):
+def started(world, path, tried, *, model, die_after=0, calls=None, **settings):
     """One start, which shares with the one before it nothing but the file of rounds, what the
     backend counts, and the faults that a document has already had."""
     ledger = Ledger()
@@ -758,11 +759,15 @@ def started(world, path, tried, *, model, die_after=0, **settings):
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in world.texts),
         order=world.order,
     )
-    tool = Literature(passages=2).bind(operators).open(world, world.store)
+    tool = (
+        type("TwoPassages", (Literature,), {"passages": 2})()
+        .bind(operators)
+        .open(world, world.store)
+    )
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
     resources = RunResources(
-        Budget(**VIRTUAL),
+        Budget(**VIRTUAL, tool_calls=calls),
         model=script,
         ledger=ledger,
         price=PRICE,
@@ -815,12 +820,13 @@ def test_a_kill_behind_any_round_changes_nothing(tmp_path, seed, model):
         assert notes == [f"went on behind round {number}" for number in kills]
 
 
-@pytest.mark.parametrize("max_calls", [5, 9, 14])
-def test_a_kill_behind_the_round_that_used_up_the_calls_begins_no_other(tmp_path, max_calls):
-    unbroken = after_kills(0, tmp_path / "unbroken", (), model=True, max_calls=max_calls)
-    assert (unbroken.trajectory.status, unbroken.trajectory.reason) == ("steered", "max_calls")
+@pytest.mark.parametrize("calls", [5, 9, 14])
+def test_a_kill_behind_the_round_that_used_up_the_calls_begins_no_other(tmp_path, calls):
+    unbroken = after_kills(0, tmp_path / "unbroken", (), model=True, calls=calls)
+    ended = unbroken.trajectory.status, unbroken.trajectory.reason
+    assert ended == ("out_of_turns", "tool_calls")
     rounds = len(unbroken.trajectory.rounds)
-    broken = after_kills(0, tmp_path / "killed", (rounds,), model=True, max_calls=max_calls)
+    broken = after_kills(0, tmp_path / "killed", (rounds,), model=True, calls=calls)
     assert facts(broken.trajectory) == facts(unbroken.trajectory)
 
 

@@ -73,13 +73,6 @@ def test_a_rewriter_gets_the_newest_reasoning_with_each_query():
     assert sent == [("Grenholm Mill", "Who?"), ("Brekke", "Who?"), ("a mill", "A mill, then.")]
 
 
-def test_other_servers_get_the_results_as_messages_of_the_user():
-    _, model = ask(saying(SEARCH), saying(ANSWER), continue_reply=False)
-    messages = model.requests[1].messages
-    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
-    assert messages[2]["content"] == FOUND and model.requests[1].settings.extra == {}
-
-
 def test_the_first_action_of_a_reply_counts_and_what_follows_is_dropped():
     invented = f"{SEARCH}<information>Doc 1(Title: x) y</information>{ANSWER}"
     trajectory, model = ask(saying(invented), saying(ANSWER))

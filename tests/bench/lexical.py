@@ -331,7 +331,7 @@ def tuning(documents=100_000, questions=100, rounds=5, points=4):
 def _anserini(corpus, queries):
     """Rankings of all queries at points by Anserini, which analyses the terms once more: a few of
     them change, and then find other documents than ours."""
-    engine = AnseriniEngine(document_vectors=False)
+    engine = AnseriniEngine()
     path, texts = corpus.parent / "anserini", [" ".join(terms) for terms in queries]
     try:
         if not path.exists():
@@ -463,13 +463,13 @@ def build_many(name, units, path):
     if name == "ours":
         LexicalIndex.build(units, path, keep_texts=False)
     else:
-        AnseriniEngine(document_vectors=False).build(units, path, corpus_fingerprint="bench")
+        AnseriniEngine().build(units, path, corpus_fingerprint="bench")
 
 
 def search_many(name, folder, texts):
     """Rows of opening, and of each size of a query and setting of BM25."""
     (folder / name / ".verified.json").unlink(missing_ok=True)
-    open_index = LexicalIndex if name == "ours" else AnseriniEngine(document_vectors=False).open
+    open_index = LexicalIndex if name == "ours" else AnseriniEngine().open
     rows, opened = [], []  # a list, because forgetting an index unmaps its files, which takes time
     for what in ("opening for the first time", "opening again"):
         start, before = time.perf_counter(), time.process_time()

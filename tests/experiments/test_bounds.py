@@ -180,9 +180,7 @@ def test_the_last_lines_of_a_comparison_have_bounds_steps_terms_and_queries(swee
     assert evidence_lines([replace(run, metrics={}, per_question={}) for run in runs]) == []
 
 
-@pytest.mark.parametrize("tool", ["grep", "literature"])
-def test_a_tool_that_reads_the_corpus_itself_is_refused_without_evidence(entry, capsys, tool):
-    words = ("benchmark.remove_evidence=true", f"tool={tool}", *TINY)
-    words += ("tool.syntax=words",) if tool == "grep" else ()
+def test_a_tool_that_follows_links_is_refused_without_evidence(entry, capsys):
+    words = ("benchmark.remove_evidence=true", "tool=literature", *TINY)
     assert entry("run", "agent=keyword", *words) == 2
     assert "finds documents without the pipeline" in capsys.readouterr().err

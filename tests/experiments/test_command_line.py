@@ -434,7 +434,7 @@ REFUSED = {
         (OWN.format("Reader"), r"agent: FileNotFoundError:.*'absent.tsv' \(own_agent.py:4\)"),
         ("concurrency=0", "concurrency=0"),
         ("tool.page=0", "page=0"),
-        ("agent.max_reads=-1", "max_reads=-1"),
+        ("agent.max_searches=-1", "max_searches=-1"),
     ],
     "rank": [
         ("list_reranker=monot5", "is no option.*reranker@list_reranker=monot5"),
@@ -767,9 +767,6 @@ BEFORE_BUILDING = {
     "run shards=4": "shards=4 for soundingline run. valid: soundingline index",
 }
 LATER = {
-    **{
-        f"run tool=grep agent={agent}": "set tool.syntax=words" for agent in ("keyword", "one_shot")
-    },
     "run traces=plane": "traces=plane. valid: true, false, plain",
     "rank benchmark=beir benchmark.path={beir} retriever=oracle retriever.tier=gold": (
         "no judgements of the tier 'gold'"
@@ -787,8 +784,6 @@ def models(tmp_path_factory):
 
 @pytest.mark.parametrize(("line", "named"), [*BEFORE_BUILDING.items(), *LATER.items()])
 def test_what_cannot_work_is_refused_in_one_line(line, named, entry, models, beir, capsys):
-    if "tool=grep" in line:
-        pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     command, *words = line.format(beir=beir, **models).split()
     small = () if "benchmark=" in line else TINY
     assert entry(command, *small, *words) == 2

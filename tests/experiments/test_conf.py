@@ -44,6 +44,7 @@ EXPERIMENTS = sorted(
 GIVEN = {"documents", "name", "unit"}
 # Arguments that one option of the class has alone, or that are for Python.
 ALONE = {("BM25", "source"), ("BM25", "operators"), ("RM3", "mu")}
+ALONE |= {("Budget", "context_window")}  # of the language model
 # What a prompt that is composed says about queries.
 ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", "SearchR1")}
 # These agents make no tool calls of which a reminder or a demand could speak.
@@ -237,27 +238,17 @@ TOOL_FORMS = [
     "top_k",
     "top_k tool.get_document=true",
     "search_r1",
-    "grep",
-    "grep tool.syntax=words",
     "literature",
 ]
 # The tools that a prompt can be about, which are no words of an English sentence.
-TERMS = ("read_search_results", "read_document", "get_document", "grep", "expand", "search_id")
+TERMS = ("read_search_results", "read_document", "get_document", "expand", "search_id")
 TERMS += ("reason", "offset", "limit")
-WITH_QUERIES = set(TOOL_FORMS) - {"grep"}  # which takes patterns
 NEEDED_TOOLS = {  # of agents that do not fit all
     "pi_serini": {"ranked_browsing", "pi_serini"},
     "chat": {"ranked_browsing", "pi_serini"},
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
     "navigator": set(),  # these need a scorer
     "pasamaster": set(),
-    "keyword": WITH_QUERIES,
-    "keyword_simulated": WITH_QUERIES,
-    "closed_book_simulated": WITH_QUERIES,
-    "rag_simulated": WITH_QUERIES,
-    "rag": WITH_QUERIES,
-    "one_shot": WITH_QUERIES,
-    "one_shot_pointwise": WITH_QUERIES,
 }
 
 

@@ -19,8 +19,9 @@ from soundingline.pipelines.lexical import forward
 from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.toolkit import files
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
-from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.corpus import Passages, SqliteStore, WholeDocument
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link
 from soundingline.toolkit.errors import InputError

@@ -530,12 +530,11 @@ def test_a_replay_of_several_questions_at_once_writes_the_same_files(working):
 
 
 def test_a_replay_takes_the_texts_of_the_recorded_tool_too(working, capsys):
-    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-    grep = ("tool=grep", "tool.syntax=words", "tool.order=corpus")
-    assert run_entry("run", "name=words", *BENCHMARK, *grep) == 0
+    json = ("tool=top_k", "tool.query_argument=user_query", "tool.output=json")
+    assert run_entry("run", "name=words", *BENCHMARK, *json) == 0
     assert run_entry("replay", "runs/words", "name=words-again") == 0
     assert "(100.0%) before the first changed page" in capsys.readouterr().err
-    (cell,) = (path for path in Path("runs/words-again").glob("*grep*") if path.is_dir())
+    (cell,) = (path for path in Path("runs/words-again").glob("*top_k*") if path.is_dir())
     assert metrics(cell)["search_calls"] == metrics(Path("runs/words"))["search_calls"] > 0
 
 
@@ -555,12 +554,11 @@ def test_replays_with_different_scorers_are_different_cells(working):
 
 
 def test_no_value_of_a_manifest_reaches_the_environment(working, monkeypatch):
-    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-    monkeypatch.setenv("SECRET", "words")
-    config = {"tool": {"syntax": "${oc.env:SECRET}", "order": "corpus"}}
-    manifest = {"factors": {"tool": "grep"}, "config": config}
+    monkeypatch.setenv("SECRET", "json")
+    config = {"tool": {"output": "${oc.env:SECRET}", "query_argument": "user_query"}}
+    manifest = {"factors": {"tool": "top_k"}, "config": config}
     tool = with_tool(Settings.compose(), manifest).config.tool
-    assert (tool.syntax, tool.order) == ("regex", "corpus")
+    assert (tool.output, tool.query_argument) == ("text", "user_query")
 
 
 def test_triplets_of_a_question_are_those_found_by_hand():

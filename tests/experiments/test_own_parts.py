@@ -184,16 +184,6 @@ def test_an_interface_that_declares_no_search_is_told_so_by_the_agent(package):
     assert "declares no tool that searches" in trajectory.traceback
 
 
-def test_one_that_asks_the_pipeline_and_declares_that_it_does_not_is_told(entry, package):
-    code = CODE.replace("    page: int", "    uses_pipeline = False\n    page: int")
-    (package / "my_tools.py").write_text(code, encoding="utf-8")
-    given = ("--config-dir", str(package), "tool=search_and_next")
-    assert entry("run", *given, *TINY, "name=own") == 2
-    for trajectory in RunFolder("runs/own").trajectories():
-        assert trajectory.status == "failed"
-        assert "declares uses_pipeline = False" in trajectory.traceback
-
-
 def test_an_option_that_gives_no_search_tool_is_refused(entry, package, capsys):
     option = package / "tool" / "search_and_next.yaml"
     option.write_text(OPTION + "_partial_: true\n", encoding="utf-8")

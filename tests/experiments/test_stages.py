@@ -76,20 +76,6 @@ def test_a_reranker_changes_heads_only_and_its_scores_are_kept(entry, models):
     assert counted["pairs_scored"] == 0 and counted["cache_hit_rate"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("agent", "indexes"), [("one_shot", []), ("keyword", ["document-lexical"])]
-)
-def test_no_index_is_built_that_nothing_searches(entry, models, agent, indexes):
-    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-    splade = ("retriever=splade", f"retriever.model={models / 'splade'}", "retriever.max_length=64")
-    grep = ("tool=grep", "tool.syntax=words", f"agent={agent}", "name=x")
-    assert entry("run", *TINY, *splade, *grep) == 0
-    folders = [path.name for path in Path("indexes/fictional").iterdir() if path.is_dir()]
-    engines = {name.rpartition("-")[0] for name in folders} - {"documents", "document-spans"}
-    assert sorted(engines) == indexes
-    assert all(item.status != "failed" for item in trajectories("runs/x"))
-
-
 def test_a_run_is_not_resumed_with_another_checkpoint_at_the_same_place(
     entry, models, tmp_path, capsys
 ):

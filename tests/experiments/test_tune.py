@@ -30,7 +30,7 @@ from soundingline.toolkit.runs import RunFolder
 OPTIONS = Path(__file__).resolve().parent / "options"
 SCRIPTED = (f"hydra.searchpath=[file://{OPTIONS}]", "llm@enrichment_llm=scripted")
 SMALL = ("grid.k1=[0.5,1.5,9]", "grid.b=0:1:0.5", "tuning.folds=2")
-FEW = ("measures=[AP]", "tuning.cutoffs=[]", "tuning.references=[[0.9,0.4],[25,1]]")
+FEW = ("measures=[AP]", "tuning.references=[[0.9,0.4],[25,1]]")
 SPLIT = (*TINY, "benchmark.questions=12")
 WORLD = (*SPLIT, *SMALL, *FEW, "name=t")
 # With an enrichment, whose weight and tau are axes next to k1 and b.
@@ -40,7 +40,7 @@ CORPUS_SIDE = (
     "enrichment.corpus_filter={_target_:soundingline.pipelines.enrich.df_filter.DfFilter,tau:0.05}",
 )
 ENRICHED_GRID = ("grid=sira", "grid.k1=[0.9,3]", "grid.b=[0.4,0.75]", "grid.weight=[0,0.5,2]")
-ENRICHED_FEW = (*FEW[:2], "tuning.references=[[0.9,0.4],[3,0.4,0,0.1]]")
+ENRICHED_FEW = (FEW[0], "tuning.references=[[0.9,0.4],[3,0.4,0,0.1]]")
 ENRICHED = (
     *(*SPLIT, *ENRICHED_GRID, "grid.tau=[0.1,0.5]", "enrichment=feedback"),
     *(*ENRICHED_FEW, "name=t"),
@@ -67,7 +67,8 @@ def test_a_point_is_chosen_on_dev_reported_on_test_and_ranks_as_in_the_table(ent
     assert not set(dev.qids) & set(test.qids)
     grid = {(k1, b) for k1 in (0.5, 1.5, 9) for b in (0, 0.5, 1)}
     assert set(test.points) == grid | {(0.9, 0.4), (25.0, 1.0)}
-    assert set(test.measures) == {"nDCG@10", "AP"}
+    recalls = {"R@5", "R@10", "R@50", "R@100", "R@1000"}
+    assert set(test.measures) == {"nDCG@10", "AP", *recalls}
     k1, b = (read_chosen(str(run), key) for key in ("k1", "b"))
     cell = test.points.index((k1, b))
     means = dev.of("nDCG@10").mean(axis=0)[:9]
@@ -291,7 +292,6 @@ REFUSED = {
     "tuning.select=test": "both test",
     "tuning.select=train": "'train'",
     "tuning.folds=1 tuning.select=null": "folds",
-    "tuning.alpha=2": "alpha",
     "tuning.depth=0": "depth=0",
     "tuning.references=[[1,2,3]]": "pairs",
     "tuning.references=[[1,x]]": "pairs",
@@ -389,6 +389,7 @@ def test_weight_and_tau_are_chosen_on_dev_and_points_have_the_values_of_a_rankin
             *SPLIT,
             "benchmark.split=test",
             "enrichment=feedback",
+            "measures=[AP,nDCG@10,R@5,R@10,R@50,R@100,R@1000]",
             *CORPUS_SIDE,
             f"name={k1}-{weight}",
         )

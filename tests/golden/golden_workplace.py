@@ -418,16 +418,14 @@ def agent_turn(body, usage):
     docid = [*docids, "none", "none"][1]
     number = sum(message["role"] == "assistant" for message in messages)
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in body["tools"]}
-    pattern = "|".join(words[:2])
-    first = "grep" if "grep" in schemas else "search"
     steps = [
-        [(first, {"query": " ".join(words[-12:]), "pattern": pattern})],
+        [("search", {"query": " ".join(words[-12:])})],
         [
-            (first, {"query": " ".join(words[:8]), "pattern": f"{words[0]}.{{0,40}}[0-9]"}),
+            ("search", {"query": " ".join(words[:8])}),
             ("read_search_results", {"search_id": "s1", "offset": 4, "limit": 3}),
         ],
         [("read_document", {"docid": docid, "offset": 1, "limit": 5})],
-        [("get_document", {"docid": docid}), (first, {"query": "", "pattern": "("})],
+        [("get_document", {"docid": docid}), ("search", {"query": ""})],
     ]
     # Repeats of a question have seeds of their own: one half of them takes a step less.
     steps = steps[: len(steps) - (body.get("seed") or 0) % 2]

@@ -94,8 +94,7 @@ COMMANDS = {
     ),
     "monot5_long_documents": Command(
         "run",
-        f"{MONOT5} reranker.depth=5 reranker.max_length=160 agent.max_searches=1"
-        " agent.query_terms=8",
+        f"{MONOT5} reranker.depth=5 reranker.max_length=200 agent.max_searches=1",
         LEARNED,
         ordered=5,
     ),
@@ -128,12 +127,6 @@ COMMANDS = {
         "run",
         f"agent=pi_serini {PRICED} benchmark.limit=2 budget.dollars=0.002 budget.turns=3",
         CLIENT,
-    ),
-    "chat_grep": Command(
-        "run", f"agent=grep {LLM} benchmark.limit=2", (*CLIENT, "re2"), benchmark=TEST
-    ),
-    "grep_words": Command(
-        "run", "tool=grep tool.syntax=words tool.order=matches agent.max_searches=2", ("re2",)
     ),
     "navigator_rules": Command(
         "run", "agent=navigator agent.pool=8 agent.listed=12", benchmark=SETS

@@ -16,7 +16,7 @@ from support.needs import needs, needs_real
 from soundingline.pipelines import LexicalIndex, LinkExpansion, MaxP, RerankTop, Scorer
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.rm3 import Feedback
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.data import Link
 
 pytestmark = [pytest.mark.slow, needs_real("terrier")]

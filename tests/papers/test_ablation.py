@@ -189,8 +189,6 @@ def test_a_laptop_form_with_recorded_replies_makes_the_recorded_requests(experim
 def test_the_laptop_form_runs(experiment, capsys):
     paper = experiment.partition("/")[0]
     ranked = paper == "sira" and experiment != "sira/table2_agents"
-    if experiment == "sira/table2_agents":
-        pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
     small = (*LAPTOP, *(["benchmark.questions=sets:2"] if paper == "pasamaster" else []))
     if paper == "ablation":
         small = REAL

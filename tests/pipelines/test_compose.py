@@ -40,7 +40,7 @@ from soundingline.pipelines.stage import (
     as_code,
     search_notes,
 )
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.data import Hit, Link, SearchRequest, Unit, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search import RankedBrowsing

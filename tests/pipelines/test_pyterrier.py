@@ -29,7 +29,7 @@ from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.retrieve import BM25, RM3
 from soundingline.pipelines.rewrite import Rewriter, RewrittenQuery
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.data import Link
 
 QUERIES = pd.DataFrame(

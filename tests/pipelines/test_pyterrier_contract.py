@@ -33,7 +33,7 @@ from soundingline.pipelines.rerank.rank1 import Rank1
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
 from soundingline.pipelines.rerank.reranker import RerankTop
 from soundingline.pipelines.stage import Collection
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.data import Link
 
 torch = pytest.importorskip("torch")

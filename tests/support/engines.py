@@ -67,7 +67,7 @@ class SharingEngine(AnseriniEngine):
     processes: list[Any] = field(default_factory=list, compare=False, repr=False)
 
     def __reduce__(self):
-        return SharingEngine, (self.document_vectors,)
+        return SharingEngine, ()
 
     def process(self, opened=None):
         if not MACHINES:

@@ -90,7 +90,7 @@ class BrowseCompPlus(Benchmark):
             the rows.
         qrels, gold_qrels: TREC files that replace the lists of the rows as the tiers `evidence`
             and `gold`.
-        split, dev_share, sample, seed, limit: the selection among those of `qids`; see
+        split, sample, seed, limit: the selection among those of `qids`; see
             `select_topics`.
         qids, corpus_share, front_matter, remove_evidence: see `Benchmark`.
 
@@ -114,7 +114,6 @@ class BrowseCompPlus(Benchmark):
         gold_qrels: str | None = None,
         qids: str | None = None,
         split: str | None = None,
-        dev_share: float = 0.5,
         sample: int | None = None,
         seed: int = 0,
         limit: int | None = None,
@@ -141,7 +140,6 @@ class BrowseCompPlus(Benchmark):
             known_topics,
             qids=qids,
             split=split,
-            dev_share=dev_share,
             sample=sample,
             seed=seed,
             limit=limit,
@@ -409,7 +407,7 @@ class TrecRag(Benchmark):
         qrels: a TREC file of judgements; None for questions without any.
         name: of the benchmark.
         corpus_revision: branch, tag or commit of the data set on the hub.
-        split, dev_share, sample, seed, limit: the selection among those of `qids`; see
+        split, sample, seed, limit: the selection among those of `qids`; see
             `select_topics`.
         qids, corpus_share, remove_evidence: see `Benchmark`.
 
@@ -427,7 +425,6 @@ class TrecRag(Benchmark):
         corpus_revision: str | None = None,
         qids: str | None = None,
         split: str | None = None,
-        dev_share: float = 0.5,
         sample: int | None = None,
         seed: int = 0,
         limit: int | None = None,
@@ -448,7 +445,6 @@ class TrecRag(Benchmark):
             known,
             qids=qids,
             split=split,
-            dev_share=dev_share,
             sample=sample,
             seed=seed,
             limit=limit,

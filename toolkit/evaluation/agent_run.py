@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from typing_extensions import NotRequired, TypedDict
 
@@ -27,6 +27,7 @@ from soundingline.toolkit.evaluation.answers import (
     holds_answer,
     polar_answer,
 )
+from soundingline.toolkit.evaluation.branches import AgentSearch, branch_measures, searches_of
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
     VERDICTS,
@@ -66,9 +67,9 @@ from soundingline.toolkit.evaluation.retrieval import (
 )
 from soundingline.toolkit.files import write_json, write_text
 from soundingline.toolkit.llm.prices import PriceTables, reprice
-from soundingline.toolkit.queries import has_operator, parse_query, reformulation, terms, words_of
+from soundingline.toolkit.queries import has_operator, parse_query, reformulation, terms
 from soundingline.toolkit.runs.run_folder import RunFolder
-from soundingline.toolkit.search.answers import invented_citations, shown_texts
+from soundingline.toolkit.search.answers import invented_citations
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
     NO_FORMAT,
@@ -80,122 +81,6 @@ from soundingline.toolkit.trajectory import (
     known_usage,
 )
 
-# How an agent follows candidates: the branches of its searches, as Pi-Serini's authors describe
-# them (Hsu, Yang and Lin, 2026; arXiv 2605.10848). The paper counts them by reading; these are
-# rules.
-#
-# - The terms of a text are its distinct words without case (letters and digits), but for function
-#   words.
-# - A name is a term that some earlier output of a tool of the question has with an initial capital
-#   or a digit, and that no earlier output has with a small initial. Queries that an output repeats
-#   are no part of it.
-# - A search is specific to a candidate if a term of its query is a name and is not a term of the
-#   question. These terms are its candidate terms.
-# - A branch is a longest series of such searches, in the order of all searches of the question, in
-#   which each shares a candidate term with the one before. Any other search ends it.
-
-
-class AgentSearch(NamedTuple):
-    """A search that ran: its query or pattern, the terms, and which of them are candidate terms and
-    terms that came from earlier outputs."""
-
-    query: str
-    is_text: bool
-    terms: frozenset[str]
-    candidates: frozenset[str]
-    read: frozenset[str]
-
-
-def searches_of(trajectory: Trajectory) -> list[AgentSearch]:
-    """The searches of a question that ran, in their order.
-
-    A term keeps its source, which is decided at its first use: later outputs may hold it because
-    the agent searched for it.
-    """
-    question = terms(trajectory.question)
-    calls = [(call, _query(call)) for call in trajectory.calls if not call.error]
-    last = max((at for at, (_, query) in enumerate(calls) if query is not None), default=-1)
-    queries = [terms(query) for _, query in calls if query is not None]
-    named = frozenset[str]().union(*queries) - question  # the terms that outputs may have
-    searches: list[AgentSearch] = []
-    used: set[str] = set()
-    read: set[str] = set()
-    words: set[str] = set()
-    capital: set[str] = set()
-    small: set[str] = set()
-    for call, query in calls[: last + 1]:  # no search follows later outputs
-        if query is not None:
-            own = queries[len(searches)]
-            shown = {term for term in own & named if term in capital or term in small}
-            read |= shown - used
-            used |= own
-            names = frozenset(term for term in shown if term not in small)
-            search = AgentSearch(query, call.query is not None, own, names, own & read)
-            searches.append(search)
-        output = call.output
-        if output.startswith(_JSON):  # in which line breaks and accents are escapes
-            output = "\n".join(each.text for each in shown_texts([call]))
-        for text in filter(None, (search.query for search in searches)):
-            output = output.replace(text, " ")
-        folded = output.casefold()
-        if not any(term in folded for term in named - small):
-            continue  # Most outputs have none, which this finds without splitting them.
-        for word in set(words_of(output)) - words:
-            words.add(word)
-            (small if word[0].islower() else capital).add(word.casefold())
-    return searches
-
-
-def branch_measures(trajectory: Trajectory, searches: Sequence[AgentSearch]) -> dict[str, float]:
-    """The branches of a question and its `searches_of`; empty without one.
-
-    Returns:
-        - `candidate_searches`: searches that are specific to a candidate.
-        - `branches_abandoned`: branches that another search follows, and none of whose candidate
-          terms is in a later query or in the exact answer.
-        - `returns_to_question`: searches with terms of the question only, directly after a search
-          that is specific to a candidate.
-    """
-    if not searches:
-        return {}
-    question, answer = terms(trajectory.question), terms(trajectory.answer.exact)
-    queries = [search.terms for search in searches]
-    candidates = [search.candidates for search in searches]
-    branches = _branches(candidates)
-    abandoned = 0
-    for last, shared in branches:
-        later = frozenset[str]().union(answer, *queries[last + 1 :])
-        abandoned += last + 1 < len(queries) and not shared & later
-    returns = sum(
-        bool(before) and bool(query) and query <= question
-        for before, query in zip(candidates, queries[1:], strict=False)
-    )
-    return {
-        "candidate_searches": float(sum(map(bool, candidates))),
-        "branches_abandoned": float(abandoned),
-        "returns_to_question": float(returns),
-    }
-
-
-def _query(call: ToolCall) -> str | None:
-    """The query or pattern of a successful search; None for another call."""
-    pattern = call.arguments.get("pattern")
-    return pattern if call.searched and isinstance(pattern, str) else call.query
-
-
-def _branches(candidates: Sequence[frozenset[str]]) -> list[tuple[int, frozenset[str]]]:
-    """The last search of each branch, from 0, and the candidate terms of all its searches."""
-    branches: list[tuple[int, frozenset[str]]] = []
-    for number, named in enumerate(candidates):
-        if number and named & candidates[number - 1]:
-            _, before = branches.pop()
-            branches.append((number, before | named))
-        elif named:
-            branches.append((number, named))
-    return branches
-
-
-_JSON = ("{", "[{", "[\n")
 _QUERY_FEATURES = (
     *("words", "quoted", "operators", "from_question", "from_shown", "from_neither"),
     *("repeated", "added", "dropped", "exchanged", "new"),
@@ -203,7 +88,7 @@ _QUERY_FEATURES = (
 
 
 def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, float]:
-    """The query log of a question: what the agent's own queries are like, patterns apart.
+    """The query log of a question: what the agent's own queries are like.
 
     Returns:
         `text_queries`, their number, and means over the queries that have a value, `query_<name>`,
@@ -217,7 +102,7 @@ def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, 
     """
     asked, rows, earlier = terms(question), list[dict[str, float]](), set[str]()
     before: frozenset[str] | None = None
-    for query, _, own, _, read in (search for search in searches if search.is_text):
+    for query, own, _, read in searches:
         row: dict[str, float] = {"words": len(query.split()), "operators": has_operator(query)}
         row["quoted"] = bool(parse_query(query).phrases)
         text = " ".join(query.casefold().split())

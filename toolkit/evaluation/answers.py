@@ -15,12 +15,10 @@ from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
 
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.tokens import without_format_characters
 from soundingline.toolkit.trajectory import Answer
 
-RULES = ("exact", "contained")
 _VERSION = 2  # is raised with each change of a rule, so that older verdicts are recognised
 _ARTICLES = {"a", "an", "the"}
 # Normal forms sort each run of combining marks in quadratic time. The stream-safe format of UAX #15
@@ -76,14 +74,11 @@ class Judge(ABC):
 
 
 class ExactAnswerJudge(Judge):
-    """Judges the `Exact Answer` field by rule.
+    """Judges the `Exact Answer` field by rule: it counts if it contains an accepted answer as whole
+    tokens in their order.
 
     `yes` and `no` must be the whole answer. An accepted answer that is one number is contained only
     in an answer without another number (`10` is not contained in `10 May 1990`).
-
-    Args:
-        rule: `contained` if the answer may contain an accepted one as whole tokens in their order;
-            `exact` if both must be equal after normalisation.
 
     Example:
         >>> ExactAnswerJudge().verdict("q1", Answer(exact="It was Ada."), ["Ada"]).correct
@@ -93,11 +88,7 @@ class ExactAnswerJudge(Judge):
     name = "exact_answer"
     label = "the exact rule"
 
-    def __init__(self, rule: str = "contained") -> None:
-        if rule not in RULES:
-            raise InputError(f"the judge's rule is {rule!r}", valid=", ".join(RULES))
-        self.rule = rule
-        self.fingerprint = fingerprint(self.name, _VERSION, self.rule)
+    fingerprint = fingerprint(name, _VERSION, "contained")
 
     def verdict(self, qid: str, answer: Answer, accepted: Sequence[str]) -> Verdict:
         """The verdict against the accepted answer that fits best; `ValueError` without any."""
@@ -106,9 +97,8 @@ class ExactAnswerJudge(Judge):
         tokens = answer_tokens(answer.exact)
         fits = [(*_fit(tokens, answer_tokens(text)), text) for text in accepted]
         exact, contained, f1, best = max(fits, key=lambda fit: fit[:3])
-        correct = exact or (contained and self.rule == "contained")
         return Verdict(
-            qid, correct, exact, contained, f1, answer.exact, best, self.name, self.fingerprint
+            qid, contained, exact, contained, f1, answer.exact, best, self.name, self.fingerprint
         )
 
 

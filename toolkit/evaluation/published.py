@@ -81,9 +81,8 @@ def browsecomp_plus_measures(
       documents. Their precision and recall are means over the judged answers with a citation.
     - An answer without a confidence counts as 100 % confident.
 
-    Two things differ: that evaluator divides by zero at a question without judgements, which is
-    left out of recall here; and our `grep` counts as a search, although the evaluator knows
-    searches by name.
+    One thing differs: that evaluator divides by zero at a question without judgements, which is
+    left out of recall here.
 
     Args:
         recorded: all trajectories, with their final messages. Those without an accepted answer are

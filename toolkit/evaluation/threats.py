@@ -35,7 +35,7 @@ CHANGED_GROUPS = (
 )
 _LATENCY_GROUPS = ("engine", "rewriter", "retriever", "reranker", "scorer", "llm")
 _CHOSEN = ("k1", "b", "fold_parameters")  # by a tuning, for each unit
-_QUESTIONS = ("qids", "split", "dev_share", "sample", "seed", "limit")
+_QUESTIONS = ("qids", "split", "sample", "seed", "limit")
 _DATED = re.compile(r"(?<!\d)20\d\d-?[01]\d-?[0-3]\d(?!\d)")
 _LOCAL = re.compile(r"^https?://(127\.|localhost|\[::1\])")
 SLOWER = 1.25  # seconds a tool call of the slowest cell, as a multiple of the fastest one's

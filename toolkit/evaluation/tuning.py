@@ -33,6 +33,8 @@ from soundingline.toolkit.evaluation.statistics import (
 
 Values = NDArray[np.float64]
 
+ALPHA = 0.05  # of the plateau of points that do not differ significantly from the chosen one
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -93,8 +95,7 @@ class Plateau:
 
     best: int  # the number of the point that all others were tested against
     p_holm: NDArray[np.float64]  # [points], after Holm's correction; 1 for `best` itself
-    inside: NDArray[np.bool_]  # [points], whether the difference is not significant at `alpha`
-    alpha: float
+    inside: NDArray[np.bool_]  # [points], whether the difference is not significant at `ALPHA`
 
 
 def best_point(values: Values, points: Sequence[GridPoint]) -> int:
@@ -157,14 +158,12 @@ def cross_validated(
     return CrossValidated(best, float(values[:, best].mean()), tuple(out.tolist()), chosen, rows)
 
 
-def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
+def plateau(values: Values, best: int) -> Plateau:
     """Compare every point of `values` [questions, points] with the point `best` by paired t-tests
-    with Holm's correction.
+    with Holm's correction, at the level 0.05.
 
     A plateau does not prove that its points are equal: with few questions it is wide.
     """
-    if not 0 < alpha < 1:
-        raise InputError(f"tuning.alpha={alpha}", valid="above 0 and below 1", do="try 0.05")
     if len(values) < 2:
         raise InputError(
             f"{len(values)} question cannot distinguish any two points",
@@ -174,7 +173,7 @@ def plateau(values: Values, best: int, *, alpha: float = 0.05) -> Plateau:
     others = [point for point in range(len(p)) if point != best]
     corrected = np.ones(len(p))
     corrected[others] = holm(p[others].tolist())
-    return Plateau(best, corrected, corrected > alpha, alpha)
+    return Plateau(best, corrected, corrected > ALPHA)
 
 
 @dataclass(frozen=True)
@@ -257,7 +256,7 @@ class TuningResult:
             **plain,
             "optimism": choice.optimism,
             "plateau": int(plateau.inside.sum()),
-            "plateau_alpha": plateau.alpha,
+            "plateau_alpha": ALPHA,
             "gains": {name: vars(gain) for name, gain in gains.items()},
         }
 
@@ -271,7 +270,6 @@ def tune(
     references: Sequence[GridPoint],
     folds: int | None = None,
     seed: int = 0,
-    alpha: float = 0.05,
 ) -> TuningResult:
     """Choose a point by every measure of the tables.
 
@@ -283,10 +281,9 @@ def tune(
         folds: None to choose on `selecting` and report on `reported`; the number of folds to
             cross-validate, with one table for both.
         seed: of the folds and of the tests.
-        alpha: the significance level of the plateau.
 
     Raises:
-        InputError: for an objective that the tables lack, and impossible folds or `alpha`.
+        InputError: for an objective that the tables lack, and for impossible folds.
     """
     selecting.of(objective)
     choices: dict[str, HeldOut | CrossValidated] = {}
@@ -303,7 +300,7 @@ def tune(
             choice = cross_validated(values, grid.points, folds=folds, seed=seed)
             chosen = dict(zip(qids, choice.values, strict=True))
         choices[name] = choice
-        plateaus[name] = plateau(values, choice.chosen, alpha=alpha)
+        plateaus[name] = plateau(values, choice.chosen)
         gains[name] = {
             point: paired_test(
                 chosen, reported.by_question(name, reported.points.index(point)), seed=seed

@@ -1,13 +1,11 @@
 """The search tool: what an agent calls, and the record of what it was exposed to. Each interface is
 a subclass of `SearchTool`: `RankedBrowsing` (the tools of Pi-Serini), `TopK` (BrowseComp-Plus),
-`Grep` (patterns instead of rankings) and `Literature` (PaSaMaster). Its fields are settings;
-`open(backend, store)` returns a copy that serves one question. See `docs/agents.md` for outputs,
-error codes and an interface of your own."""
+and `Literature` (PaSaMaster). Its fields are settings; `open(backend, store)` returns a copy that
+serves one question. See `docs/agents.md` for outputs, error codes and an interface of your own."""
 
 from soundingline.toolkit.search.answers import format_answer, parse_answer
-from soundingline.toolkit.search.grep import Grep
 from soundingline.toolkit.search.literature import Literature, Located, Operators
-from soundingline.toolkit.search.ranked_browsing import Browsing, RankedBrowsing
+from soundingline.toolkit.search.ranked_browsing import RankedBrowsing
 from soundingline.toolkit.search.session import (
     CachedSearch,
     ExposureLog,
@@ -27,12 +25,10 @@ from soundingline.toolkit.search.tool import (
 from soundingline.toolkit.search.top_k import TopK
 
 __all__ = [
-    "Browsing",
     "CachedSearch",
     "Continuation",
     "DocumentPage",
     "ExposureLog",
-    "Grep",
     "Literature",
     "Located",
     "Operators",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-from soundingline.toolkit.benchmarks.benchmark import DIRECTIONS, LinkGraph
+from soundingline.toolkit.corpus.links import DIRECTIONS, LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent
@@ -114,13 +114,15 @@ class Literature(SearchTool):
 
     Args:
         depth: hits of a ranking, all of which count as surfaced.
+        max_lines, max_bytes: size of one page of a whole text.
+        operators: what the tools work with.
+
+    Attributes:
         hits: hits that `search` and `expand` show, with their titles.
         abstract_tokens: length of an abstract that is made of the first sentences of a text.
         passages: passages of a document for each requirement.
         passage_tokens: their length.
         largest_hub: documents with more links than this are not expanded.
-        max_lines, max_bytes: size of one page of a whole text.
-        operators: what the tools work with.
 
     Example:
         >>> literature = Literature().open(backend, store)
@@ -128,22 +130,21 @@ class Literature(SearchTool):
         ('d1',)
     """
 
+    hits: ClassVar = 20
+    abstract_tokens: ClassVar = 200
+    passages: ClassVar = 3
+    passage_tokens: ClassVar = 250
+    largest_hub: ClassVar = 1000
+
     depth: int = 1000
-    hits: int = 20
-    abstract_tokens: int = 200
-    passages: int = 3
-    passage_tokens: int = 250
-    largest_hub: int = 1000
     max_lines: int = 200
     max_bytes: int = 50_000
     operators: Operators = field(default=Operators(), repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = ("depth", "abstract_tokens", "passages", "passage_tokens", "largest_hub")
-        for name in (*counts, "max_lines", "max_bytes"):
+        for name in ("depth", "max_lines", "max_bytes"):
             check_int(name, getattr(self, name))
-        check_int("hits", self.hits, le=self.depth)
 
     def bind(self, operators: Operators) -> Literature:
         """A copy of these settings with operators."""

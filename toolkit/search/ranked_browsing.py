@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,17 +28,22 @@ _LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
 
 
 @dataclass(kw_only=True, eq=False)
-class Browsing(SearchTool):
-    """Base class of interfaces with `read_search_results` and `read_document`.
+class RankedBrowsing(SearchTool):
+    """`search`, `read_search_results` and `read_document`, with Pi-Serini's defaults
+    (arXiv:2605.10848).
 
-    A subclass yields a tool that searches, which returns `first_page`, and then `browsing_tools`;
-    it writes `filled`. An output is cut between hits or lines, and its hint continues at the first
-    one that was left out. A single hit or line is shown whatever its size.
+    An output is cut between hits or lines, and its hint continues at the first one that was left
+    out. A single hit or line is shown whatever its size.
 
     Args:
         depth: hits of a ranking, all of which count as surfaced.
         page: hits that a search shows.
         browse_page, max_page: hits that `read_search_results` shows by default and at most.
+        excerpt: `window` (the stretch of text that matches the query best), `first_match` (the
+            text around the earliest match, as Pi-Serini shows it; see `snippets.first_match`) or
+            `none`.
+        titles: whether hits are shown with their titles. BrowseComp-Plus's documents have theirs in
+            the text, and Pi-Serini shows none.
         excerpt_characters: length of a snippet.
         excerpt_depth: hits up to this rank have a snippet. Hits without one are listed, and do not
             count as previewed.
@@ -48,15 +52,21 @@ class Browsing(SearchTool):
         reason_words: the most words of the argument `reason`; None for any number.
 
     Example:
-        >>> read = tool.call("read_document", {"reason": "It is the first hit.", "docid": "d1"})
-        >>> read.page.lines
-        ('The old mill stands by the river.', 'It was built in 1820.')
+        >>> tool = RankedBrowsing(page=3).open(backend, store)
+        >>> result = tool.call("search", {"reason": "Where is it?", "query": "old mill"})
+        >>> print(result.text)
+        [search_id=s1 ranks 1-1 of 1 query="old mill"]
+        1. docid=d1 score=0.8197 title=Mill
+           The old mill stands by the river. It was built in 1820.
+        End of the ranking.
     """
 
     depth: int = 1000
     page: int = 5
     browse_page: int = 10
     max_page: int = 50
+    excerpt: str = "window"
+    titles: bool = True
     excerpt_characters: int = 220
     excerpt_depth: int = 50
     read_limit: int = 200
@@ -66,6 +76,8 @@ class Browsing(SearchTool):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.excerpt not in SNIPPETS:
+            raise InputError(f"excerpt={self.excerpt!r}", valid=", ".join(SNIPPETS))
         for name in ("max_page", "depth", "max_lines", "max_bytes"):
             check_int(name, getattr(self, name))
         check_int("page", self.page, le=self.max_page)
@@ -82,10 +94,6 @@ class Browsing(SearchTool):
                 do="lower page or raise depth",
             )
 
-    @abstractmethod
-    def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
-        """The hits from rank `first` with their titles and snippets."""
-
     @property
     def reason(self) -> Parameter:
         """The first argument of each tool."""
@@ -94,16 +102,18 @@ class Browsing(SearchTool):
         usage = f"Give a reason with each call: what you expect from it, and why now{most}."
         return Parameter("reason", description, blank=True, words=self.reason_words, usage=usage)
 
-    def searching(self) -> tuple[str, str]:
-        """Name and argument of the tool that error messages recommend for a new search."""
-        return "search", "query"
-
-    def remark(self, search: CachedSearch) -> str:
-        """What follows the header of each page of a ranking."""
-        return ""
-
-    def browsing_tools(self) -> Iterable[Tool]:
-        """`read_search_results` and `read_document`."""
+    def tools(self) -> Iterable[Tool]:
+        search = ToolSpec(
+            "search",
+            f"Rank the collection for a query. Shows the first {self.page} hits and keeps up "
+            f"to {self.depth} under a search_id, which read_search_results pages through.",
+            (self.reason, Parameter("query", "The search query.")),
+        )
+        usage = (
+            f"Rank the collection for a query, and show the first {self.page} hits. The ranking is "
+            "kept under a search_id."
+        )
+        yield Tool(search, self._search, searches_by="query", usage=usage)
         offset = f"First rank to show (default {self.page + 1})."
         limit = f"Hits to show (default {self.browse_page})."
         browse = ToolSpec(
@@ -140,17 +150,14 @@ class Browsing(SearchTool):
         )
         yield Tool(read, self._read_document, reads_by="docid", usage=usage)
 
-    def first_page(
-        self, query: str, reason: str = "", otherwise: str = "Call search with other words."
-    ) -> ToolOutput:
-        """The first hits of a new search; without hits, `otherwise` says what to do. `reason`, an
-        argument of the tool that searches, changes nothing."""
+    def _search(self, query: str, reason: str) -> ToolOutput:
+        """The first hits of a new search. `reason` changes nothing."""
         search_id, search = self.rank(query, self.depth)
         searched = search.request.query
         if not search.hits:
             return ToolOutput(
-                f"[search_id={search_id} no hits query={short(searched)}]{self.remark(search)}\n"
-                f"Nothing matched. {otherwise}",
+                f"[search_id={search_id} no hits query={short(searched)}]\n"
+                "Nothing matched. Call search with other words.",
                 ResultsPage(searched, (), 0, search_id=search_id),
                 search,
             )
@@ -163,8 +170,8 @@ class Browsing(SearchTool):
         query = search.request.query
         hits = self.filled(query, first, search.hits[first - 1 : first - 1 + count])
         page = ResultsPage(query, hits, len(search.hits), first, search_id, excerpts=True)
-        limits, remark = (self.max_lines, self.max_bytes), self.remark(search)
-        return ToolOutput(*results_page(page, limit, self.browse_page, limits, remark))
+        limits = (self.max_lines, self.max_bytes)
+        return ToolOutput(*results_page(page, limit, self.browse_page, limits))
 
     def _read_search_results(
         self, reason: str, search_id: str, offset: int | None, limit: int | None
@@ -175,17 +182,16 @@ class Browsing(SearchTool):
         search = self.cached(search_id)
         if search is None:
             ids = self._search_ids()
-            tool, argument = self.searching()
             if search_id in ids:
-                query = {argument: self._queries[ids.index(search_id)]}
+                query = self._queries[ids.index(search_id)]
                 code = "dropped_search_id"
                 message = (
                     f"was dropped: only the newest {self.max_rankings} rankings are kept. "
-                    f"Call {call_text(tool, reason='...', **query)} to rank it again."
+                    f"Call {call_text('search', reason='...', query=query)} to rank it again."
                 )
             else:
                 known = f" (kept: {', '.join(self._searches)})" if ids else ""
-                code, message = "unknown_search_id", f"is unknown{known}. Call {tool}(...) first."
+                code, message = "unknown_search_id", f"is unknown{known}. Call search(...) first."
             message = f"search_id {quoted(search_id)} {message}"
             raise ToolError(code, message, tool=_BROWSE, field="search_id")
         first = offset or self.page + 1
@@ -215,8 +221,8 @@ class Browsing(SearchTool):
         except KeyError:
             raise ToolError(
                 "unknown_docid",
-                f"docid {quoted(docid)} is unknown. Call {self.searching()[0]}(...) first and "
-                "read a docid that its results show.",
+                f"docid {quoted(docid)} is unknown. Call search(...) first and read a docid that "
+                "its results show.",
                 tool=_READ,
                 field="docid",
             ) from None
@@ -234,51 +240,6 @@ class Browsing(SearchTool):
             raise KeyError(unit_id)
         passage = self.store.texts([unit_id])[0].text
         return line_of(passage, self.store.lines(docid, 1, LARGEST_OFFSET).lines)
-
-
-@dataclass(kw_only=True, eq=False)
-class RankedBrowsing(Browsing):
-    """`search`, `read_search_results` and `read_document`, with Pi-Serini's defaults
-    (arXiv:2605.10848).
-
-    Args:
-        excerpt: `window` (the stretch of text that matches the query best), `first_match` (the
-            text around the earliest match, as Pi-Serini shows it; see `snippets.first_match`) or
-            `none`. For the other settings see `Browsing` and `SearchTool`.
-        titles: whether hits are shown with their titles. BrowseComp-Plus's documents have theirs in
-            the text, and Pi-Serini shows none.
-
-    Example:
-        >>> tool = RankedBrowsing(page=3).open(backend, store)
-        >>> result = tool.call("search", {"reason": "Where is it?", "query": "old mill"})
-        >>> print(result.text)
-        [search_id=s1 ranks 1-1 of 1 query="old mill"]
-        1. docid=d1 score=0.8197 title=Mill
-           The old mill stands by the river. It was built in 1820.
-        End of the ranking.
-    """
-
-    excerpt: str = "window"
-    titles: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.excerpt not in SNIPPETS:
-            raise InputError(f"excerpt={self.excerpt!r}", valid=", ".join(SNIPPETS))
-
-    def tools(self) -> Iterable[Tool]:
-        search = ToolSpec(
-            "search",
-            f"Rank the collection for a query. Shows the first {self.page} hits and keeps up "
-            f"to {self.depth} under a search_id, which read_search_results pages through.",
-            (self.reason, Parameter("query", "The search query.")),
-        )
-        usage = (
-            f"Rank the collection for a query, and show the first {self.page} hits. The ranking is "
-            "kept under a search_id."
-        )
-        yield Tool(search, self.first_page, searches_by="query", usage=usage)
-        yield from self.browsing_tools()
 
     def filled(self, query: str, first: int, hits: Sequence[Hit]) -> list[Hit]:
         from soundingline.toolkit.search.snippets import METHODS, QueryTerms  # it imports numba

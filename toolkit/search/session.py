@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from typing_extensions import Self
 
@@ -109,10 +109,6 @@ class SearchTool(ABC):
             `soundingline.toolkit.tokens.load_tokenizer`; None counts words and punctuation marks.
 
     Attributes:
-        uses_pipeline: False for an interface that never ranks with the backend of `open`, so that a
-            run opens no index for it.
-        ends_by_time: the setting that ends a call by the wall clock, such as `tool.seconds=30`;
-            empty without one.
         store: the document store (of an open tool, as all that follow).
         matching: how the retriever of `backend` matches queries: `lexical`, `learned`, `mixed` or
             `unknown`.
@@ -132,8 +128,6 @@ class SearchTool(ABC):
     max_rankings: int = 32
     tokenizer: str | None = None
 
-    uses_pipeline: ClassVar[bool] = True
-    ends_by_time = ""
     _tools: Mapping[str, Tool] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -371,14 +371,14 @@ Limits = tuple[int, int]
 
 
 def results_page(
-    page: ResultsPage, limit: int | None, default: int, limits: Limits, remark: str
+    page: ResultsPage, limit: int | None, default: int, limits: Limits
 ) -> tuple[str, ResultsPage]:
     """The text of a page of hits, and the page with the hits that fit and its continuation. `limit`
-    is the number of hits that the caller named, if any, and `remark` follows the header."""
+    is the number of hits that the caller named, if any."""
 
     def header(last: int) -> str:
         ranks = f"ranks {page.first}-{last} of {page.total}"
-        return f"[search_id={page.search_id} {ranks} query={short(page.query)}]{remark}"
+        return f"[search_id={page.search_id} {ranks} query={short(page.query)}]"
 
     def hint(last: int) -> str:
         if last >= page.total:

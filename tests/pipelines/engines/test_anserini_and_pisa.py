@@ -134,16 +134,6 @@ def test_our_index_ranks_and_scores_as_lucene_does(collection, collected, model)
     assert common >= 0.999 * hits
 
 
-def test_an_index_without_document_vectors_says_what_rm3_needs(engine, tmp_path):
-    plain = sharing_engine(document_vectors=False)
-    plain.build(UNITS[:2], tmp_path / "index", corpus_fingerprint="")
-    index = plain.open(tmp_path / "index", corpus_fingerprint="")
-    assert index.bm25().search("cat")["docno"].tolist()
-    with pytest.raises(InputError, match=r"RM3 needs rm3, which .*document_vectors=False"):
-        index.bm25().rm3()
-    assert plain.fingerprint != engine.fingerprint
-
-
 def test_a_machine_that_dies_is_an_error_with_its_last_words(engine, tmp_path):
     process = AnseriniEngine(heap="1k").process()
     with pytest.raises(RuntimeError, match=r"(?s)process ended.*heap"):

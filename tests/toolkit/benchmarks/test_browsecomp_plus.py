@@ -278,8 +278,6 @@ def test_dev_and_test_share_out_the_questions_by_their_ids(folder):
     dev, test = many(folder, split="dev"), many(folder, split="test")
     assert sorted([*dev, *test], key=int) == many(folder)
     assert 350 < len(dev) < 480
-    larger = many(folder, split="dev", dev_share=0.7)
-    assert set(dev) < set(larger)
 
 
 def test_samples_are_seeded_nested_and_in_order(folder):
@@ -299,7 +297,6 @@ def test_samples_are_seeded_nested_and_in_order(folder):
         {"sample": 0},
         {"limit": True},
         {"split": "train"},
-        {"dev_share": 1.0},
         {"seed": True},
     ],
 )

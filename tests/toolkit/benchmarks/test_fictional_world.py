@@ -12,7 +12,7 @@ from support.needs import cases
 
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
-from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld, questions
 from soundingline.toolkit.benchmarks.fictional.pages import philox_bits, printed, zipf
 from soundingline.toolkit.benchmarks.fictional.questions import Hop
@@ -29,6 +29,7 @@ from soundingline.toolkit.benchmarks.fictional.world import (
     attribute_of,
     splitmix64,
 )
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.search.answers import ShownText, stating_documents
 

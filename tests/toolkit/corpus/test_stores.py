@@ -19,8 +19,8 @@ from support.commands import forked
 
 from soundingline.toolkit import files
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus import store as module
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import DocumentHead, Passages, WholeDocument
 from soundingline.toolkit.corpus.store import SqliteStore

@@ -57,7 +57,7 @@ from soundingline.toolkit.evaluation.tuning import (
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.runs.run_folder import RunFolder, evaluated_runs
-from soundingline.toolkit.search import Grep, RankedBrowsing, TopK
+from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory, dump_trajectory
 
 TOPICS = [Topic("1", "one"), Topic("2", "two")]
@@ -406,26 +406,6 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign):
         assert result.trajectory.tiers["opened"] == (("b",) if foreign else ("a",))
 
 
-def test_words_and_queries_are_translated_between_tools_and_patterns_are_not():
-    pytest.importorskip("re2", reason="optional: pip install -e '.[grep]'")
-
-    def searched(tool, **arguments):
-        session = tool.open(WordBackend(TEXTS), STORE)
-        session.call("grep", {"reason": "r", **arguments})
-        return replace(recorded(), calls=session.calls)
-
-    grep = Grep(syntax="words")
-    by_words = searched(grep, words="brel")
-    by_query = replace(recorded(), calls=recorded().calls[2:3])
-    for before, tool in ((by_words, TOOL), (by_words, RankedBrowsing()), (by_query, grep)):
-        result = replay(before, tool.open(WordBackend(TEXTS), STORE), {"a"})
-        assert [call.error for call in result.trajectory.calls] == [""]
-        assert result.trajectory.calls[0].ranking[0] == "a"  # the one document with that word
-    by_pattern = searched(Grep(), pattern="b.*l")
-    result = replay(by_pattern, TOOL.open(WordBackend(TEXTS), STORE), {"a"})
-    assert [call.error for call in result.trajectory.calls] == ["missing_argument"]
-
-
 def test_the_newest_reasoning_goes_with_each_query():
     asked = []
 
@@ -702,8 +682,6 @@ def test_bad_tests_are_refused():
     for folds in (1, 4):
         with pytest.raises(InputError, match="2 to 3 folds"):
             cross_validated(np.ones((3, 3)), POINTS, folds=folds)
-    with pytest.raises(InputError, match="alpha"):
-        plateau(np.ones((3, 3)), 0, alpha=0.0)
     with pytest.raises(InputError, match="1 question"):
         plateau(np.ones((1, 3)), 0)
 

@@ -51,8 +51,8 @@ from soundingline.toolkit.trajectory import Answer, Trajectory
 FORMAT = st.characters(categories=["Cf"])
 
 
-def judged(answer, *accepted, rule="contained"):
-    return ExactAnswerJudge(rule).verdict("q", Answer(exact=answer), accepted)
+def judged(answer, *accepted):
+    return ExactAnswerJudge().verdict("q", Answer(exact=answer), accepted)
 
 
 EXACT = [
@@ -115,10 +115,9 @@ WRONG = [
     ],
 )
 def test_answers_are_compared_after_normalisation(answer, accepted, exact, contained):
-    loose, strict = judged(answer, accepted), judged(answer, accepted, rule="exact")
-    assert (loose.correct, strict.correct) == (contained, exact)
-    assert (strict.contained, strict.exact) == (contained, exact)
-    assert not exact or strict.f1 == 1
+    verdict = judged(answer, accepted)
+    assert (verdict.correct, verdict.contained, verdict.exact) == (contained, contained, exact)
+    assert not exact or verdict.f1 == 1
 
 
 @given(st.text(max_size=20), st.lists(st.tuples(st.integers(0, 20), FORMAT)))
@@ -156,12 +155,9 @@ def test_numbers_keep_their_words_apart():
     assert answer_tokens("COVID-19 in 12/05/1999, 12km") == tokens
 
 
-def test_a_verdict_names_judge_and_settings_and_needs_a_rule_and_an_accepted_answer():
-    one, other = judged("x", "x"), judged("x", "x", rule="exact")
-    assert one.judge == other.judge == "exact_answer"
-    assert one.settings != other.settings
-    with pytest.raises(InputError, match="exact, contained"):
-        ExactAnswerJudge("fuzzy")
+def test_a_verdict_names_its_judge_and_needs_an_accepted_answer():
+    verdict = judged("x", "x")
+    assert verdict.judge == "exact_answer" and verdict.settings == ExactAnswerJudge.fingerprint
     with pytest.raises(ValueError, match="'q'"):
         judged("x")
 

@@ -14,18 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.benchmarks import WordBackend, store_of
-from support.needs import cases, needs
+from support.needs import cases
 
 from soundingline.agents.literature import OverlapScorer
-from soundingline.toolkit.benchmarks.benchmark import LinkGraph
 from soundingline.toolkit.corpus import Passages, SqliteStore
+from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Hit, Link, SearchRequest, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import dump_json
 from soundingline.toolkit.search import (
     ExposureLog,
-    Grep,
     Literature,
     Located,
     Operators,
@@ -70,18 +69,18 @@ class Row:
         return tool.open(backend, store, clock=itertools.count().__next__)
 
 
+class SixHits(Literature):
+    hits = 6
+
+
 SEARCH = ("search", {"query": "king"})
 READ = ("read_document", {**REASON, "docid": "d3"})
 ROWS = {
     "ranked_browsing": Row(RankedBrowsing, {}, ("search", {**REASON, "query": "king"}), READ),
     "top_k": Row(TopK, {"get_document": True}, SEARCH, ("get_document", {"docid": "d3"})),
-    "grep": Row(Grep, {"page": 4}, ("grep", {**REASON, "pattern": "king"}), READ),
-    "literature": Row(Literature, {"hits": 6}, SEARCH, ("read", {"docid": "d3", "layer": "text"})),
+    "literature": Row(SixHits, {}, SEARCH, ("read", {"docid": "d3", "layer": "text"})),
 }
-NEEDS = {"grep": needs(["re2"], "grep")}
-every_tool = pytest.mark.parametrize(
-    "row", [pytest.param(row, id=name, marks=NEEDS.get(name, ())) for name, row in ROWS.items()]
-)
+every_tool = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 
 # Code, which call is changed (its name or an argument), the values, and what the refusal names.
 WRONG = [
@@ -188,7 +187,7 @@ def test_schemas_are_strict_and_name_what_searches_and_reads(row):
         assert all(each["description"] for each in parameters["properties"].values())
     assert {row.search[0], row.read[0]} <= {spec["name"] for spec in specs}
     # A query in natural language is no pattern.
-    assert tool.search_tool == (None if row.tool is Grep else (row.search[0], "query"))
+    assert tool.search_tool == (row.search[0], "query")
     assert tool.read_tool == (row.read[0], "docid")
 
 
@@ -311,9 +310,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
         (RankedBrowsing, "excerpt_characters=5"),
         *[(TopK, each) for each in ("k=0", "max_tokens=-1", "max_tokens=0", "max_bytes=0")],
         *[(TopK, each) for each in ("query_argument='question'", "output='xml'")],
-        *[(Grep, each) for each in ("syntax='glob'", "order='score'", "seconds=0", "lines=-1")],
-        *[(Literature, each) for each in ("hits=0", "depth=0", "passages=0", "largest_hub=0")],
-        (Literature, "abstract_tokens=0"),
+        *[(Literature, each) for each in ("depth=0", "max_lines=0", "max_bytes=0")],
     ],
 )
 def test_impossible_settings_are_refused(tool, setting):
@@ -798,13 +795,14 @@ OPERATORS = Operators(
 )
 
 
-def session(operators=OPERATORS, documents=PAPERS, **settings):
+def session(operators=OPERATORS, documents=PAPERS, constants=(), **settings):
+    tool = type("Smaller", (Literature,), dict(constants))
     backend = WordBackend({docid: document.text for docid, document in documents.items()})
-    return Literature(**settings).bind(operators).open(backend, store_of(documents))
+    return tool(**settings).bind(operators).open(backend, store_of(documents))
 
 
 def test_each_layer_that_is_shown_is_an_exposure_with_its_tokens():
-    tool = session(hits=1, abstract_tokens=12)
+    tool = session(constants={"hits": 1, "abstract_tokens": 12})
     result = tool.call("search", {"query": "tide at Brel"})
     assert "docid=b Mills" in result.text and result.page.layer == "metadata"
     assert set(tool.exposures.tiers["surfaced"]) == {"a", "b"}
@@ -836,12 +834,14 @@ def test_links_are_followed_and_surface_documents():
     assert tool.exposures.tiers["surfaced"] == result.call.ranking == ("b",)
     inward = tool.call("expand", {"docids": "b", "direction": "in"})
     assert set(inward.call.shown) == {"a", "c"}
-    result = session(largest_hub=1).call("expand", {"docids": "a", "direction": "both"})
+    result = session(constants={"largest_hub": 1}).call(
+        "expand", {"docids": "a", "direction": "both"}
+    )
     assert "too many links" in result.text and result.call.notes["hubs"] == 1
 
 
 def test_evidence_shows_the_passages_with_their_ids():
-    tool = session(passages=1, passage_tokens=3)
+    tool = session(constants={"passages": 1, "passage_tokens": 3})
     result = tool.call("locate", {"docid": "a", "requirement": "tides"})
     assert "[a%p0] The tide rises…" in result.text and "a%p1" not in result.text
     nothing = session().call("locate", {"docid": "b", "requirement": "tides"})
@@ -892,7 +892,7 @@ FIELDS = {"abstract": "Short.", "year": "1990"}
 
 
 @pytest.mark.parametrize(
-    ("call", "fields", "settings", "expected"),
+    ("call", "fields", "constants", "expected"),
     [
         ({"docid": "d"}, FIELDS, {}, "Short."),
         ({"docid": "d", "layer": "metadata"}, FIELDS, {}, "url: http://d\nyear: 1990"),
@@ -905,10 +905,10 @@ FIELDS = {"abstract": "Short.", "year": "1990"}
     ],
 )
 def test_an_abstract_is_a_field_or_the_first_sentences_and_metadata_the_rest(
-    call, fields, settings, expected
+    call, fields, constants, expected
 ):
     documents = {"d": Document("d", "Title", TEXT, "http://d"), "e": Document("e", "", "")}
-    tool = session(Operators(fields=lambda docid: fields), documents, **settings)
+    tool = session(Operators(fields=lambda docid: fields), documents, constants)
     assert tool.call("read", call).text.split("\n", 1)[1] == expected
     assert first_sentences("No full stop", 100) == "No full stop"
 
