@@ -7,7 +7,6 @@ callbacks; so the report is written by the entry point, from what the cells have
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from soundingline.experiments.config import Settings, check_keys, key_of, search
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
+from soundingline.toolkit.files import fingerprint, lock_now, open_own, read_json, write_json
 from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -140,7 +139,7 @@ def _claim_statuses(cells: Path) -> int:
     cells.mkdir(parents=True, exist_ok=True)
     handle = open_own(cells / f"{SweepStart.start}.lock")
     with suppress(OSError):  # a file system without locks, on which each start keeps its statuses
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_now(handle)
     running = {SweepStart.start}
     for path in cells.glob("*.lock"):
         if path.is_symlink():
@@ -149,13 +148,12 @@ def _claim_statuses(cells: Path) -> int:
         if path.stem in running:
             continue
         other = open_own(path)
-        try:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        except OSError:
-            running.add(path.stem)
-        finally:
-            os.close(other)
+        running.add(path.stem)
+        with suppress(OSError):
+            if lock_now(other):
+                path.unlink()
+                running.discard(path.stem)
+        os.close(other)
     for folder in cells.iterdir():
         if folder.is_dir() and folder.name not in running:
             shutil.rmtree(folder, ignore_errors=True)

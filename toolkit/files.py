@@ -11,16 +11,17 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import stat
 import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError, parse
@@ -40,6 +41,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _CHECKSUM = re.compile(rb'"crc":"([0-9a-f]{8})"\}$')
 _SYNC_SECONDS = 1.0
+_NAMING_SECONDS = 5.0  # the longest wait for the text of the process that holds a lock
 _swept: set[Path] = set()  # folders from which this process has removed leftovers
 
 
@@ -71,8 +73,11 @@ def _temporary(path: Path) -> tuple[Path, BinaryIO]:
     while True:
         temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
         stream = temporary.open("xb")
+        locked = True
+        with suppress(OSError):  # a file system without locks
+            locked = lock_now(stream.fileno())
         # Before the lock, another process may have removed the file as a leftover.
-        if _lock(stream.fileno()) and os.fstat(stream.fileno()).st_nlink:
+        if locked and os.fstat(stream.fileno()).st_nlink:
             return temporary, stream
         stream.close()
         temporary.unlink(missing_ok=True)
@@ -89,21 +94,10 @@ def remove_leftovers(folder: Path) -> None:
         with suppress(OSError):  # Its writer may just have renamed it.
             handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             try:
-                if _lock(handle, without_locks=False):
+                if lock_now(handle):
                     path.unlink()
             finally:
                 os.close(handle)
-
-
-def _lock(handle: int, *, without_locks: bool = True) -> bool:
-    """Whether the file could be locked; `without_locks` if the file system has no locks."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return without_locks
-    return True
 
 
 def is_free(path: Path) -> bool:
@@ -306,30 +300,27 @@ def open_own(path: Path, *, append: bool = False) -> int:
 
 
 @contextmanager
-def file_lock(path: Path) -> Iterator[None]:
+def file_lock(path: Path, *, reading: bool = False) -> Iterator[None]:
     """Hold an advisory lock on the file `path`, after waiting for its holder. The kernel frees it
-    when the process dies."""
-    handle = open_own(path)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    when the process dies. Holders that are `reading` share the lock, create no file, and wait for
+    nothing where the file cannot be locked."""
+    with ExitStack() as stack:
+        with suppress(*([OSError] if reading else [])):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(path, flags) if reading else open_own(path)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_SH if reading else fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
-@contextmanager
-def reading_lock(path: Path) -> Iterator[None]:
-    """Hold a lock on the file `path` that readers share, after waiting for a `file_lock` on it.
-    Nothing is waited for without a file, and where it cannot be locked."""
-    handle = None
-    with suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        fcntl.flock(handle, fcntl.LOCK_SH)
+def lock_now(handle: int) -> bool:
+    """Whether an open file, which nobody else has locked, is locked from now on until it is closed.
+    `OSError` if the file system has no locks."""
     try:
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager
@@ -352,6 +343,104 @@ def building_lock(path: Path, missing: str) -> Iterator[None]:
 def read_only(error: OSError) -> bool:
     """Whether an error means that this process may not write there."""
     return error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class _Holder(NamedTuple):
+    """The text of a lock file: a process id (0: unknown), its host, and its sweep (empty:
+    unknown)."""
+
+    pid: int = 0
+    host: str = ""
+    sweep: str = ""
+
+    @classmethod
+    def read(cls, handle: int) -> _Holder:
+        """Invalid parts are unknown: a process may be killed while it writes them, and the file may
+        come from anywhere."""
+        values = None
+        with suppress(ValueError, RecursionError):
+            values = json.loads(os.pread(handle, 4096, 0))
+        values = values if isinstance(values, dict) else {}
+        pid, *names = (values.get(name) for name in cls._fields)
+        known = isinstance(pid, int) and 0 < pid < 1 << 31
+        return cls(pid if known else 0, *(name if isinstance(name, str) else "" for name in names))
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return self.host not in ("", socket.gethostname())
+
+
+@contextmanager
+def writer_lock(path: Path, sweep: str = "") -> Iterator[None]:
+    """Hold the lock file `path` of the only writer of a run, after waiting for a holder of the same
+    `sweep`. The file stays, because removing it would let two processes lock two files of the same
+    name. `InputError` with the process id and the host of any other holder, and if `path` is a
+    symbolic link or the file system has no locks.
+
+    On one host, the lock of the kernel decides. The text of the file is for the message, and for
+    file systems on which other hosts do not see the lock, such as some NFS mounts: a text of
+    another host is never overridden, because only a person can know whether that process still
+    runs."""
+    try:
+        handle = open_own(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path.parent}: {error.strerror}", do="choose a folder that you may write"
+        ) from error
+    try:
+        _take(handle, path, sweep)
+        try:
+            yield
+        finally:
+            os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, path: Path, sweep: str) -> None:
+    try:
+        if holder := _other_holder(handle):
+            if not sweep or holder.sweep != sweep:
+                raise _held(path, holder)
+            # An equal cell of the same sweep. This one waits, and then finds the work done.
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        raise InputError(
+            f"the file system of {path.parent} offers no locks ({error.strerror})",
+            do="put the runs folder on a local disk",
+        ) from error
+    if (holder := _Holder.read(handle)).is_elsewhere:
+        raise _held(path, holder)
+    own = _Holder(os.getpid(), socket.gethostname(), sweep)
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, json.dumps(own._asdict()).encode(), 0)
+    os.fsync(handle)
+
+
+def _other_holder(handle: int) -> _Holder | None:
+    """The holder of the lock; None once this process has it. A holder writes its text after it has
+    obtained the lock and empties it before the release. In between the text names nobody or a dead
+    process, and this waits a moment."""
+    deadline = time.monotonic() + _NAMING_SECONDS
+    while not lock_now(handle):
+        holder = _Holder.read(handle)
+        named = holder.is_elsewhere or (holder.pid and process_alive(holder.pid))
+        if named or time.monotonic() > deadline:
+            return holder
+        time.sleep(0.01)
+    return None
+
+
+def _held(path: Path, holder: _Holder) -> InputError:
+    pid, host = holder.pid or "unknown", holder.host or "unknown"
+    do = "wait for it or stop it, then run the same command; or give this run another name="
+    if holder.is_elsewhere:
+        do = f"if that process is gone, delete {path} and run the same command"
+    return InputError(
+        f"the run {path.parent} is being written by process {pid} on host {host}", do=do
+    )
 
 
 # Logs.

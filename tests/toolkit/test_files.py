@@ -35,9 +35,9 @@ from soundingline.toolkit.files import (
     recover_json_lines,
     remove_leftovers,
     write_text,
+    writer_lock,
 )
 from soundingline.toolkit.obfuscation import VARIABLE, mark_obfuscated
-from soundingline.toolkit.runs.run_folder import run_lock
 
 # Lines as kernels print them; proc(5) describes the fields.
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -69,7 +69,7 @@ def make(name, path):
     elif name == "log":
         os.close(open_own(path, append=True))
     else:
-        with {"file lock": file_lock, "run lock": run_lock}[name](path):
+        with {"file lock": file_lock, "run lock": writer_lock}[name](path):
             pass
 
 

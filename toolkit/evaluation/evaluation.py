@@ -37,7 +37,6 @@ from soundingline.toolkit.files import (
     fingerprint,
     read_json,
     read_text,
-    reading_lock,
     remove_leftovers,
     write_json,
     write_text,
@@ -417,7 +416,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
             newest trajectories were written, and if a file of the evaluation is damaged.
     """
     folder = RunFolder(path)
-    with reading_lock(folder.path / EVALUATION_LOCK):
+    with file_lock(folder.path / EVALUATION_LOCK, reading=True):
         return _load_run(folder, name)
 
 
