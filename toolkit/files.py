@@ -39,7 +39,6 @@ from soundingline.toolkit.obfuscation import (
 _RIGHTS = 0o666
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-_CHECKSUM = re.compile(rb'"crc":"([0-9a-f]{8})"\}$')
 _SYNC_SECONDS = 1.0
 _NAMING_SECONDS = 5.0  # the longest wait for the text of the process that holds a lock
 _swept: set[Path] = set()  # folders from which this process has removed leftovers
@@ -452,9 +451,9 @@ class JsonLinesLog:
 
     A line is passed to the kernel before `append` returns, so that kill -9 loses at most the line
     that is being written, and a power failure the lines of the last second. An unfinished last line
-    is set aside before the first append (`set_aside_unfinished`). Each line ends with a checksum.
-    `append` and `close` raise `OSError` if the file cannot be written, and a line that could not be
-    written whole is removed. `append` raises what `open_own` raises.
+    is set aside before the first append (`set_aside_unfinished`). `append` and `close` raise
+    `OSError` if the file cannot be written, and a line that could not be written whole is removed.
+    `append` raises what `open_own` raises.
 
     Args:
         path: the file, which is created with its first line.
@@ -590,26 +589,18 @@ def _rows(
                 raise
             yield line, "cannot be decrypted"
             continue
-        checksum = _CHECKSUM.search(text)
-        if not checksum or int(checksum[1], 16) != zlib.crc32(text[: checksum.start()]):
-            yield line, "does not match its checksum"
-            continue
         value = None
         with suppress(ValueError, RecursionError):
             value = json.loads(text.decode())
-        if isinstance(value, dict):
-            value.pop("crc", None)
         yield line, value if isinstance(value, dict) else "is not a JSON object"
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
-        content = text.encode()
+        return text.encode() + b"\n"
     except UnicodeEncodeError:  # half a surrogate pair
-        content = json.dumps(value, separators=(",", ":")).encode()
-    summed = content[:-1] + (b"," if value else b"")
-    return summed + b'"crc":"%08x"}\n' % zlib.crc32(summed)
+        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 
 # Checksums of files that are written once, which find damage before the bytes are used: the CRC-32
