@@ -55,10 +55,6 @@ must read them. Do not publish this folder; git ignores it.
 """
 
 
-# What a file of another kind, or a part of one, makes a reader raise.
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, InputError)
-
-
 class _Writable(Protocol):
     def write(self, folder: Path) -> None: ...
 
@@ -353,9 +349,9 @@ def open_or_build(path: Path, open_: Callable[[Path], Part], build: Callable[[],
     def whole() -> Part | None:
         try:
             verify_checksum_list(path, what=str(path), do="")
-            return open_(path)
-        except _DAMAGE:
+        except InputError:
             return None
+        return open_(path)
 
     part = whole()
     if part is not None:

@@ -122,14 +122,6 @@ def test_damaged_files_are_built_again(linked, store, tmp_path, how):
             assert len(path.read_bytes()) == len(complete), "it was written again"
 
 
-def test_a_graph_of_other_documents_is_refused(tmp_path):
-    LinkGraph.build([Link("a", "b"), Link("b", "c")]).write(tmp_path)
-    record = json.loads((tmp_path / "links.json").read_text())
-    (tmp_path / "links.json").write_text(json.dumps({**record, "docids": ["a", "b"]}))
-    with pytest.raises(ValueError, match="no graph of 2 documents"):
-        LinkGraph.open(tmp_path)
-
-
 def test_a_resolver_on_disk_means_the_same_documents(tmp_path):
     built = Resolver(HEADINGS)
     built.write(tmp_path)

@@ -499,10 +499,7 @@ def _read_summary(folder: RunFolder) -> _Summary:
 
 def _read(folder: RunFolder, name: str, kind: Any, summary: _Summary) -> Any:
     value = read_json(folder.path / name, kind, do=_evaluate_again(folder))
-    # Writing the value again, as for a file in another layout, takes longer than all else here.
-    text = read_text(folder.path / name)
-    unchanged = summary["files"].get(name) == fingerprint(text)
-    _check_hash(folder, name, text if unchanged else dump_json(value), summary)
+    _check_hash(folder, name, read_text(folder.path / name), summary)
     return value
 
 
