@@ -212,7 +212,7 @@ def _mark_clear(folder: Path) -> None:
     for name, text in ((".gitignore", "*\n"), (CLEAR, _CLEAR_NOTE)):
         if not (folder / name).exists():
             try:
-                write_text(folder / name, text, clear=True)
+                write_text(folder / name, text)
             except OSError as error:
                 if not read_only(error):
                     raise
@@ -282,7 +282,7 @@ def _timed(path: Path, engine: Any) -> Iterator[None]:
     with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
         known = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
         total = {name: known.get(name, 0.0) + spent.get(name, 0.0) for name in {**known, **spent}}
-        write_json(file, total, clear=True)
+        write_json(file, total)
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:

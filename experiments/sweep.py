@@ -28,8 +28,16 @@ from soundingline.experiments.config import Settings, check_keys, key_of, search
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint, lock_now, open_own, read_json, write_json
-from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
+from soundingline.toolkit.files import (
+    dump_json,
+    fingerprint,
+    lock_now,
+    mark_obfuscated,
+    open_own,
+    read_json,
+    write_quoting,
+)
+from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import (
@@ -244,7 +252,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
     overrides = [str(redact(item)) for item in settings.overrides]
     path = _cells_folder(settings) / f"{fingerprint(overrides)}.json"
     status = CellStatus(overrides, RUNNING)
-    write_json(path, status._asdict())
+    write_quoting(path, dump_json(status._asdict()))
     try:
         yield
         status = CellStatus(overrides, DONE)
@@ -260,7 +268,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         raise
     finally:
         mask(settings.config)  # which launchers of jobs write down with what the job gives back
-        write_json(path, status._asdict())
+        write_quoting(path, dump_json(status._asdict()))
 
 
 def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> float | None:

@@ -26,10 +26,12 @@ from typing import Any, BinaryIO, NamedTuple
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.obfuscation import (
+    MARKER,
     canary_decrypts,
     decrypt_line,
     encrypt_lines,
     is_obfuscated,
+    marker_text,
     read_text,
 )
 
@@ -174,15 +176,32 @@ def set_aside(path: Path, content: bytes) -> Path:
 # Text and JSON.
 
 
-def write_text(path: Path, text: str, *, clear: bool = False) -> None:
-    """Write a text (UTF-8) to a file, whole or not at all. A `clear` text contains no text of a
-    benchmark and is not obfuscated (`soundingline.toolkit.obfuscation`), even in an obfuscated
-    folder."""
+def write_text(path: Path, text: str) -> None:
+    """Write a text (UTF-8) to a file, whole or not at all."""
     content = text.encode()
-    if not clear and is_obfuscated(path):
-        content = encrypt_lines(content)
     with atomic_file(path) as stream:
         stream.write(content)
+
+
+def form_at_rest(path: Path) -> Callable[[bytes], bytes]:
+    """What lines (UTF-8) that quote a benchmark are passed through before they are written to the
+    file `path`. It obfuscates them in an obfuscated folder (`soundingline.toolkit.obfuscation`)."""
+    return encrypt_lines if is_obfuscated(path) else bytes
+
+
+def write_quoting(path: Path, text: str) -> None:
+    """`write_text` of a text that quotes a benchmark, in its `form_at_rest`."""
+    write_text(path, form_at_rest(path)(text.encode()).decode())
+
+
+def mark_obfuscated(folder: Path) -> None:
+    """Mark `folder`, so that what quotes a benchmark is obfuscated from now on, in it and below.
+    `InputError` if no canary is set, or if the folder is marked with another one."""
+    marker = folder / MARKER
+    if marker.is_file():
+        read_text(marker)
+    else:
+        write_text(marker, marker_text())
 
 
 def dump_json(value: Any, *, indent: int | None = 1) -> str:
@@ -201,9 +220,9 @@ def _plain(value: Any) -> Any:
     return value.item()
 
 
-def write_json(path: Path, value: Any, *, clear: bool = False) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write the JSON text of a value; see `dump_json` and `write_text`."""
-    write_text(path, dump_json(value), clear=clear)
+    write_text(path, dump_json(value))
 
 
 def read_json(path: Path, kind: Any = Any, *, do: str = "") -> Any:
@@ -256,7 +275,7 @@ def cached_file_hash(path: Path, record: Path | None) -> str:
         return str(row.get("hash"))
     digest = file_hash(path)
     with suppress(OSError):
-        write_json(record, {**hashes, key: {"state": state, "hash": digest}}, clear=True)
+        write_json(record, {**hashes, key: {"state": state, "hash": digest}})
     return digest
 
 
@@ -361,8 +380,8 @@ class _Holder(NamedTuple):
             values = json.loads(os.pread(handle, 4096, 0))
         values = values if isinstance(values, dict) else {}
         pid, *names = (values.get(name) for name in cls._fields)
-        known = isinstance(pid, int) and 0 < pid < 1 << 31
-        return cls(pid if known else 0, *(name if isinstance(name, str) else "" for name in names))
+        pid = pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
+        return cls(pid, *(name if isinstance(name, str) else "" for name in names))
 
     @property
     def is_elsewhere(self) -> bool:
@@ -458,16 +477,15 @@ class JsonLinesLog:
     Args:
         path: the file, which is created with its first line.
         head: the first line of a new file.
-        clear: the lines contain no text of a benchmark and are not obfuscated, even in an
-            obfuscated folder.
+        quoting: the lines quote a benchmark, and are written in their `form_at_rest`.
     """
 
     def __init__(
-        self, path: Path, *, head: Mapping[str, Any] | None = None, clear: bool = False
+        self, path: Path, *, head: Mapping[str, Any] | None = None, quoting: bool = False
     ) -> None:
         self.path = path
-        self._head, self._clear = head, clear
-        self._obfuscated = False
+        self._head, self._quoting = head, quoting
+        self._form: Callable[[bytes], bytes] = bytes
         self._handle: int | None = None
         self._length = 0  # of the finished lines, in bytes
         self._synced = float("-inf")
@@ -478,7 +496,7 @@ class JsonLinesLog:
         line = _line(value)
         with self._lock:
             if self._handle is None:
-                self._obfuscated = not self._clear and is_obfuscated(self.path)
+                self._form = form_at_rest(self.path) if self._quoting else bytes
                 self._handle = open_own(self.path, append=True)
                 self._length = set_aside_unfinished(self.path)
                 if self._head is not None and not self._length:
@@ -499,7 +517,7 @@ class JsonLinesLog:
                 self._handle = None
 
     def _write(self, handle: int, line: bytes) -> None:
-        line = encrypt_lines(line) if self._obfuscated else line
+        line = self._form(line)
         written = 0
         try:
             while written < len(line):
@@ -544,8 +562,7 @@ def recover_json_lines(
         first, damage = damages[0], rows[damages[0]][1]
         good = [row for row in (rows if head else rows[:first]) if not isinstance(row[1], str)]
         if head and first == 0:
-            line = _line(head)
-            line = encrypt_lines(line) if is_obfuscated(path) else line
+            line = form_at_rest(path)(_line(head))
             good.insert(0, (line.rstrip(b"\n"), dict(head)))
         copy = set_aside(path, content)
         with atomic_file(path) as stream:
@@ -684,7 +701,7 @@ def verify_checksums(
 def write_checksum_list(folder: Path) -> None:
     """Write the checksums of a folder's files to its `checksums.json`."""
     files = checksums(folder)
-    write_json(folder / CHECKSUM_LIST, {"files": files, "checksum": fingerprint(files)}, clear=True)
+    write_json(folder / CHECKSUM_LIST, {"files": files, "checksum": fingerprint(files)})
 
 
 def verify_checksum_list(folder: Path, *, what: str, do: str) -> None:
@@ -733,7 +750,7 @@ def _remember(folder: Path, rows: Mapping[str, list[Any]], began: int) -> None:
         return
     for place in _records(folder):
         with suppress(OSError):
-            write_json(place, settled, clear=True)
+            write_json(place, settled)
             return
     _verified[str(folder.resolve())] = settled
 

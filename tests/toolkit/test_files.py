@@ -30,6 +30,7 @@ from soundingline.toolkit.files import (
     file_system,
     fingerprint,
     is_local,
+    mark_obfuscated,
     open_own,
     read_json_lines,
     recover_json_lines,
@@ -37,7 +38,7 @@ from soundingline.toolkit.files import (
     write_text,
     writer_lock,
 )
-from soundingline.toolkit.obfuscation import VARIABLE, mark_obfuscated
+from soundingline.toolkit.obfuscation import VARIABLE
 
 # Lines as kernels print them; proc(5) describes the fields.
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -263,7 +264,7 @@ def path(tmp_path):
 
 
 def write(path, rows=ROWS, head=None):
-    log = JsonLinesLog(path, head=head)
+    log = JsonLinesLog(path, head=head, quoting=True)
     for row in rows:
         log.append(row)
     log.close()

@@ -41,7 +41,14 @@ from soundingline.toolkit.console import (
     users_frame,
 )
 from soundingline.toolkit.errors import InputError, check_int, check_number, parse
-from soundingline.toolkit.files import JsonLinesLog, read_json_lines, write_json, write_text
+from soundingline.toolkit.files import (
+    JsonLinesLog,
+    dump_json,
+    mark_obfuscated,
+    read_json_lines,
+    write_quoting,
+    write_text,
+)
 from soundingline.toolkit.obfuscation import (
     MARKER,
     Canary,
@@ -49,7 +56,6 @@ from soundingline.toolkit.obfuscation import (
     decrypt_lines,
     encrypt_lines,
     is_obfuscated,
-    mark_obfuscated,
     read_text,
 )
 from soundingline.toolkit.redaction import REDACTED, find_secrets, is_secret_key, redact
@@ -581,11 +587,11 @@ def test_damaged_texts_and_those_of_another_canary_are_refused(broken):
         Canary(CANARY).decrypt(broken)
 
 
-def test_a_marked_folder_obfuscates_all_below_it_but_what_is_declared_clear(sealed):
+def test_a_marked_folder_obfuscates_what_quotes_the_benchmark_in_it_and_below(sealed):
     deep, outside = sealed / "a" / "b.json", sealed.parent / "outside.txt"
-    write_json(deep, {"question": TEXT})
-    write_text(sealed / "clear.txt", TEXT, clear=True)
-    write_text(outside, TEXT)
+    write_quoting(deep, dump_json({"question": TEXT}))
+    write_text(sealed / "clear.txt", TEXT)
+    write_quoting(outside, TEXT)
     assert TEXT.encode() not in deep.read_bytes()
     assert json.loads(read_text(deep)) == {"question": TEXT}
     assert (sealed / "clear.txt").read_text() == TEXT == outside.read_text()
@@ -607,7 +613,7 @@ def test_a_folder_is_obfuscated_with_one_canary(sealed, monkeypatch):
 def test_a_log_and_a_cache_in_an_obfuscated_folder_hold_no_text(sealed):
     path = sealed / "verdicts.jsonl"
     for number in range(2):
-        log = JsonLinesLog(path, head={"head": TEXT})
+        log = JsonLinesLog(path, head={"head": TEXT}, quoting=True)
         log.append({"reason": f"{TEXT} {number}"})
         log.close()
     with path.open("ab") as stream:
@@ -623,7 +629,7 @@ def test_a_log_and_a_cache_in_an_obfuscated_folder_hold_no_text(sealed):
 
 def test_a_trajectory_and_its_outcome_are_read(sealed):
     path = sealed / "q1.json"
-    write_text(path, dump_trajectory(TRAJECTORY))
+    write_quoting(path, dump_trajectory(TRAJECTORY))
     assert TEXT.encode() not in path.read_bytes()
     assert read_trajectory(path) == TRAJECTORY
     assert read_outcome(path).status == "completed"

@@ -39,6 +39,7 @@ from soundingline.toolkit.files import (
     read_text,
     remove_leftovers,
     write_json,
+    write_quoting,
     write_text,
 )
 from soundingline.toolkit.redaction import redact
@@ -377,17 +378,22 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
                 remove_leftovers(part.path / "evaluation")
             hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
             (folder.path / METRICS).unlink(missing_ok=True)
-            write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+            write_verdicts(folder, evaluation.verdicts)
             if not evaluation.repeats:
                 (folder.path / _REPEATS).unlink(missing_ok=True)
-            write_json(folder.path / _SUMMARY, {**summary, "files": hashes}, clear=True)
+            write_json(folder.path / _SUMMARY, {**summary, "files": hashes})
             for name, text in texts.items():
-                write_text(folder.path / name, text, clear=True)
+                write_text(folder.path / name, text)
     except OSError as error:
         raise InputError(
             f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
             do="free or change the disk, then evaluate again",
         ) from error
+
+
+def write_verdicts(folder: RunFolder, verdicts: Iterable[Verdict]) -> None:
+    """Write `evaluation/verdicts.json`."""
+    write_quoting(folder.path / VERDICTS, dump_json([row._asdict() for row in verdicts]))
 
 
 def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:

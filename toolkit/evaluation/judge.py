@@ -363,7 +363,7 @@ class VerdictFile:
     @contextmanager
     def writing(self) -> Iterator[Write]:
         """A function that appends one verdict."""
-        with closing(JsonLinesLog(self.path, head=self._head)) as log:
+        with closing(JsonLinesLog(self.path, head=self._head, quoting=True)) as log:
             yield lambda verdict, usage: log.append({**verdict._asdict(), "usage": dict(usage)})
 
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
@@ -420,7 +420,7 @@ def record_judges(folder: RunFolder) -> dict[str, RecordedJudge]:
                     judges[name]["verdicts"][repeat_id(qid, part.number)] = recorded.correct
     path = folder.path / JUDGES
     if len(judges) > 1:
-        write_json(path, {"trajectories": folder.state(), "judges": judges}, clear=True)
+        write_json(path, {"trajectories": folder.state(), "judges": judges})
     else:
         path.unlink(missing_ok=True)
     return judges

@@ -414,7 +414,7 @@ def open_ledger(
     highest_cost: Counter[str] = Counter()
     for start in starts:
         highest_cost |= Counter(start.highest_cost)  # the larger of each
-    log = JsonLinesLog(path, clear=True)
+    log = JsonLinesLog(path)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     head: list[Mapping[str, Any]] = [{"started": started, "cap": cap}]
     lock = threading.Lock()

@@ -192,7 +192,7 @@ def _write(path: Path, text: str) -> None:
     # Half of a surrogate pair, which a model may write, has no form in UTF-8.
     text = text.encode("utf-8", "replace").decode()
     if not path.is_file() or path.read_bytes() != text.encode():
-        write_text(path, text, clear=True)
+        write_text(path, text)
 
 
 # The script of the table: it hides the rows that do not match the fields above it. The address

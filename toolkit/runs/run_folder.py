@@ -25,14 +25,14 @@ from soundingline.toolkit.files import (
     JsonLinesLog,
     file_lock,
     fingerprint,
+    mark_obfuscated,
     read_json,
     recover_json_lines,
     remove_leftovers,
     write_json,
-    write_text,
+    write_quoting,
     writer_lock,
 )
-from soundingline.toolkit.obfuscation import MARKER, mark_obfuscated
 from soundingline.toolkit.runs.manifest import PROVENANCE, Manifest, check_same
 from soundingline.toolkit.trajectory import (
     Outcome,
@@ -66,8 +66,7 @@ class RunFolder:
     """One run on disk. Reading needs no lock. Writing needs `with folder.writing(manifest)`.
 
     - `manifest.json`: written first; see `soundingline.toolkit.runs.manifest`. If its `sealed` is
-      true, every file with texts of the benchmark is obfuscated
-      (`soundingline.toolkit.obfuscation`).
+      true, every file that quotes the benchmark is obfuscated (`soundingline.toolkit.obfuscation`).
     - `queries/<escaped qid>.json`: the trajectory of a question, complete or absent.
     - `queries/<escaped qid>.rounds.jsonl`: the finished rounds of a question that has no trajectory
       yet; see `rounds`.
@@ -151,8 +150,7 @@ class RunFolder:
                 if manifest.get("sealed"):
                     mark_obfuscated(self.path)
                 repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
-                marked = self.path.glob(f".{MARKER}.*.tmp")
-                for leftover in (*self.queries.glob(".*.tmp"), *repeated, *marked):
+                for leftover in (*self.queries.glob(".*.tmp"), *repeated):
                     leftover.unlink(missing_ok=True)
                 # An evaluation may be writing there, whose files stay.
                 remove_leftovers(self.path)
@@ -188,7 +186,7 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             path.replace(folder / f"{len(list(folder.glob('*.json'))) + 1}.json")
         with disk_errors(path):
-            write_text(path, dump_trajectory(trajectory))
+            write_quoting(path, dump_trajectory(trajectory))
         if Outcome.of(trajectory).finished:
             self.rounds(trajectory.qid).path.unlink(missing_ok=True)
 
@@ -331,7 +329,7 @@ class RunFolder:
         yield manifest
         if manifest != before:
             with disk_errors(self.manifest_path):
-                write_json(self.manifest_path, manifest, clear=True)
+                write_json(self.manifest_path, manifest)
 
     def _check_links(self) -> None:
         # The folder may come from somebody else, and a link could lead writes out of it.
@@ -350,7 +348,7 @@ class RunFolder:
                     f"{self.path} holds trajectories but no manifest.json",
                     do="choose another name=, or delete that folder",
                 )
-            write_json(self.manifest_path, manifest, clear=True)
+            write_json(self.manifest_path, manifest)
             return
         written = self.manifest()
         check_same(self.path, written, manifest)
@@ -359,7 +357,7 @@ class RunFolder:
         if any(before.get(key) != manifest.get(key) for key in PROVENANCE):
             now = {key: manifest.get(key) for key in ("created", *PROVENANCE)}
             written["resumed"] = [*resumed, now]
-            write_json(self.manifest_path, written, clear=True)
+            write_json(self.manifest_path, written)
 
 
 def _now() -> str:
@@ -379,7 +377,7 @@ class RoundsFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a round. It is on disk when this returns."""
-        log = JsonLinesLog(self.path)
+        log = JsonLinesLog(self.path, quoting=True)
         try:
             log.append(record)
         finally:
