@@ -432,14 +432,15 @@ def test_no_text_of_a_sealed_benchmark_is_on_disk(entry, benchmark, monkeypatch)
     written = [path for path in Path().iterdir() if path.name not in published]
     assert {"runs", "caches"} <= {path.name for path in written} and len(TEXTS) >= 10
     assert not list(leaks(*written))
-    assert (Path("runs/ranked/rewrites.jsonl")).read_bytes().startswith(b"~sealed:")
+    (verdicts,) = Path("runs/chat/evaluation").glob("verdicts-llm-*.jsonl")
+    for path in (Path("runs/ranked/rewrites.jsonl"), verdicts):
+        assert path.read_bytes().startswith(b"~sealed:")
     # What was to be hidden is there, and is read back.
     for name in ("rules", "chat"):
         recorded = {t.qid: t for t in RunFolder(f"runs/{name}").trajectories()}
         assert {qid: t.question for qid, t in recorded.items()} == QUESTIONS
         shown = " ".join(call.output for t in recorded.values() for call in t.calls)
         assert any(sentence in shown for sentence in SENTENCES)
-    (verdicts,) = Path("runs/chat/evaluation").glob("verdicts-llm-*.jsonl")
     assert set(verdicts_in(verdicts)) == set(QUESTIONS)
     assert ANSWERS["11"] in read_text(Path("runs/rules/evaluation/verdicts.json"))
     assert list(Path("caches/sealed").glob("*.sqlite")) and not list(Path("caches").glob("*.sql*"))

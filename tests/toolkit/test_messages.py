@@ -643,7 +643,10 @@ def test_an_obfuscated_run_is_not_read_without_its_canary(tmp_path, monkeypatch,
     folder = RunFolder(tmp_path / "run")
     with folder.writing({"sealed": True, "fingerprints": {}}):
         folder.write(TRAJECTORY)
+        folder.rounds("q2").append({"question": TEXT})
     assert folder.manifest()["sealed"] is True
+    assert folder.rounds("q2").read() == [{"question": TEXT}]
+    assert not any(TEXT.encode() in path.read_bytes() for path in folder.queries.iterdir())
     monkeypatch.setenv(VARIABLE, value)
     for reading in (folder.statuses, lambda: folder.read("q1"), lambda: [*folder.trajectories()]):
         with pytest.raises(InputError, match=VARIABLE) as caught:
