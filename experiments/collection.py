@@ -25,6 +25,7 @@ from soundingline.pipelines.engines.engine import DeletedIndex, Engine, RemoteEn
 from soundingline.pipelines.stage import LazyValues, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import FORMAT as LINKS_FORMAT
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
+from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_list
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.corpus.resolve import FORMAT as HEADINGS_FORMAT
@@ -32,18 +33,8 @@ from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import (
-    atomic_folder,
-    building_lock,
-    file_lock,
-    fingerprint,
-    read_json,
-    read_only,
-    verify_checksum_list,
-    write_checksum_list,
-    write_json,
-    write_text,
-)
+from soundingline.toolkit.files import atomic_folder, fingerprint, read_json, write_json, write_text
+from soundingline.toolkit.locks import building_lock, file_lock, read_only
 
 if TYPE_CHECKING:
     from soundingline.pipelines.index_folder import Shard

@@ -31,12 +31,11 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import (
     dump_json,
     fingerprint,
-    lock_now,
     mark_obfuscated,
-    open_own,
     read_json,
     write_quoting,
 )
+from soundingline.toolkit.locks import lock_now, open_own
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder

@@ -33,14 +33,8 @@ from typing import Any
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import (
-    file_lock,
-    file_system,
-    form_at_rest,
-    is_local,
-    open_own,
-    set_aside,
-)
+from soundingline.toolkit.files import form_at_rest, set_aside
+from soundingline.toolkit.locks import file_lock, file_system, is_local, open_own
 from soundingline.toolkit.obfuscation import decrypt_line
 
 GB = 1_000_000_000

@@ -38,16 +38,11 @@ from soundingline.pipelines.index_folder import (
     shards_missing,
 )
 from soundingline.pipelines.windows import replace_surrogates
+from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_list
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import (
-    atomic_folder,
-    free_aside,
-    verify_checksum_list,
-    write_checksum_list,
-    write_json,
-)
+from soundingline.toolkit.files import atomic_folder, free_aside, write_json
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""

@@ -17,14 +17,15 @@ from support.benchmarks import CORPUS, QRELS, QUERIES, write_beir
 from soundingline.experiments.collection import link_graph, prepare, title_resolver
 from soundingline.pipelines.lexical import forward
 from soundingline.pipelines.lexical.index import LexicalEngine
-from soundingline.toolkit import files
+from soundingline.toolkit import locks
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark, LinkGraph
 from soundingline.toolkit.corpus import Passages, SqliteStore, WholeDocument
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import building_lock, cached_file_hash
+from soundingline.toolkit.files import cached_file_hash
+from soundingline.toolkit.locks import building_lock
 
 LINKS = "docid\tlinked\nd1\td2\nd2\td3\nd3\td1\nd1\tgone\nd1\td2\nd2\td2\n"
 HEADINGS = [
@@ -256,7 +257,7 @@ def test_a_lock_that_cannot_be_made_stops_only_what_must_be_built(
     def refused(path, **_):
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(files, "open_own", refused)
+    monkeypatch.setattr(locks, "open_own", refused)
     assert used(benchmark, indexes) == expected
     shutil.rmtree(next(indexes.rglob("headings-*")))
     shutil.rmtree(next(indexes.rglob("links-*")))

@@ -15,29 +15,23 @@ from support.commands import forked
 from support.needs import cases
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.toolkit import files
+from soundingline.toolkit import files, locks
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.grid import _save
 from soundingline.toolkit.files import (
-    JsonLinesLog,
     atomic_file,
     atomic_folder,
     cached_file_hash,
     file_hash,
-    file_lock,
-    file_system,
     fingerprint,
-    is_local,
     mark_obfuscated,
-    open_own,
-    read_json_lines,
-    recover_json_lines,
     remove_leftovers,
     write_text,
-    writer_lock,
 )
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, recover_json_lines
+from soundingline.toolkit.locks import file_lock, file_system, is_local, open_own, writer_lock
 from soundingline.toolkit.obfuscation import VARIABLE
 
 # Lines as kernels print them; proc(5) describes the fields.
@@ -205,7 +199,7 @@ def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_sta
 @pytest.fixture
 def mounts(tmp_path, monkeypatch):
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "mountinfo")
 
 
 @pytest.mark.usefixtures("mounts")
@@ -233,7 +227,7 @@ def test_the_deepest_and_newest_mount_counts(path, kind, local):
 def test_links_are_followed_and_without_a_table_no_file_system_is_local(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("/home/me")
     assert file_system(tmp_path / "link" / "caches") == "nfs4"
-    monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
+    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "absent")
     assert (file_system("/home"), is_local("/home")) == ("unknown", False)
 
 

@@ -41,14 +41,8 @@ from soundingline.toolkit.console import (
     users_frame,
 )
 from soundingline.toolkit.errors import InputError, check_int, check_number, parse
-from soundingline.toolkit.files import (
-    JsonLinesLog,
-    dump_json,
-    mark_obfuscated,
-    read_json_lines,
-    write_quoting,
-    write_text,
-)
+from soundingline.toolkit.files import dump_json, mark_obfuscated, write_quoting, write_text
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines
 from soundingline.toolkit.obfuscation import (
     MARKER,
     Canary,

@@ -33,7 +33,6 @@ from soundingline.toolkit.evaluation.retrieval import (
 from soundingline.toolkit.evaluation.statistics import variance_components
 from soundingline.toolkit.files import (
     dump_json,
-    file_lock,
     fingerprint,
     read_json,
     read_text,
@@ -42,6 +41,7 @@ from soundingline.toolkit.files import (
     write_quoting,
     write_text,
 )
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder
 

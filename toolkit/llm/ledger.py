@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import JsonLinesLog, read_json_lines, set_aside_unfinished
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import LanguageModel, RequestObserver, observed_by
 from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney

@@ -20,7 +20,7 @@ from typing import IO
 
 from soundingline.toolkit.console import progress_bar
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import open_own
+from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
 
 HOST = "127.0.0.1"

@@ -28,7 +28,6 @@ from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.files import (
     dump_json,
-    file_lock,
     fingerprint,
     read_json,
     remove_leftovers,
@@ -36,6 +35,7 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.report.measures import number
 from soundingline.toolkit.report.page import templates
 from soundingline.toolkit.runs import RunFolder

@@ -22,17 +22,15 @@ from urllib.parse import quote, unquote
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import (
-    JsonLinesLog,
-    file_lock,
     fingerprint,
     mark_obfuscated,
     read_json,
-    recover_json_lines,
     remove_leftovers,
     write_json,
     write_quoting,
-    writer_lock,
 )
+from soundingline.toolkit.json_lines import JsonLinesLog, recover_json_lines
+from soundingline.toolkit.locks import file_lock, writer_lock
 from soundingline.toolkit.runs.manifest import PROVENANCE, Manifest, check_same
 from soundingline.toolkit.trajectory import (
     Outcome,

@@ -21,7 +21,8 @@ from support.needs import cases
 
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import dump_json, writer_lock
+from soundingline.toolkit.files import dump_json
+from soundingline.toolkit.locks import writer_lock
 from soundingline.toolkit.obfuscation import VARIABLE
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.runs.run_folder import (
@@ -436,7 +437,7 @@ def test_a_lock_that_is_being_released_is_taken_and_a_nameless_holder_refused(lo
         assert not steps
     taking.join(30)
     assert steps == ["taken"]
-    monkeypatch.setattr("soundingline.toolkit.files._NAMING_SECONDS", 0.05)
+    monkeypatch.setattr("soundingline.toolkit.locks._NAMING_SECONDS", 0.05)
     refused = pytest.raises(InputError, match="process unknown on host unknown")
     with nameless(lock), refused, writer_lock(lock):
         pytest.fail("must not be taken")
