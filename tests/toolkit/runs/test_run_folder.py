@@ -9,6 +9,7 @@ import random
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -438,9 +439,18 @@ def test_a_lock_that_is_being_released_is_taken_and_a_nameless_holder_refused(lo
     taking.join(30)
     assert steps == ["taken"]
     monkeypatch.setattr("soundingline.toolkit.locks._NAMING_SECONDS", 0.05)
-    refused = pytest.raises(InputError, match="process unknown on host unknown")
-    with nameless(lock), refused, writer_lock(lock):
-        pytest.fail("must not be taken")
+    for text in ({}, {"pid": -1}, {"pid": 2**70}):
+        refused = pytest.raises(InputError, match="process unknown on host unknown")
+        with nameless(lock, **text), refused, writer_lock(lock):
+            pytest.fail("must not be taken")
+
+
+def test_a_cell_of_another_sweep_does_not_wait(lock):
+    other = {"pid": os.getpid(), "host": socket.gethostname(), "sweep": "another"}
+    with ThreadPoolExecutor(1) as pool, nameless(lock, **other):
+        taking = pool.submit(writer_lock(lock, "this one").__enter__)
+        with pytest.raises(InputError, match=f"process {os.getpid()} "):
+            taking.result(10)
 
 
 OF_THIS_ID = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
