@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from soundingline.pipelines.engines.engine import DeletedIndex, Engine, RemoteEngine
 from soundingline.pipelines.stage import LazyValues, computes_on_gpu
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_list
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.corpus.links import FORMAT as LINKS_FORMAT
@@ -33,18 +34,8 @@ from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import (
-    atomic_folder,
-    building_lock,
-    file_lock,
-    fingerprint,
-    read_json,
-    read_only,
-    verify_checksum_list,
-    write_checksum_list,
-    write_json,
-    write_text,
-)
+from soundingline.toolkit.files import atomic_folder, fingerprint, read_json, write_json, write_text
+from soundingline.toolkit.locks import building_lock, file_lock, read_only
 
 if TYPE_CHECKING:
     from soundingline.pipelines.index_folder import Shard
@@ -54,10 +45,6 @@ _CLEAR_NOTE = """\
 The stores and indexes in this folder hold texts of a sealed benchmark as they are, because engines
 must read them. Do not publish this folder; git ignores it.
 """
-
-
-# What a file of another kind, or a part of one, makes a reader raise.
-_DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, InputError)
 
 
 class _Writable(Protocol):
@@ -217,7 +204,7 @@ def _mark_clear(folder: Path) -> None:
     for name, text in ((".gitignore", "*\n"), (CLEAR, _CLEAR_NOTE)):
         if not (folder / name).exists():
             try:
-                write_text(folder / name, text, clear=True)
+                write_text(folder / name, text)
             except OSError as error:
                 if not read_only(error):
                     raise
@@ -287,7 +274,7 @@ def _timed(path: Path, engine: Any) -> Iterator[None]:
     with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
         known = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
         total = {name: known.get(name, 0.0) + spent.get(name, 0.0) for name in {**known, **spent}}
-        write_json(file, total, clear=True)
+        write_json(file, total)
 
 
 def _store(benchmark: Benchmark, segmenter: Segmenter, folder: Path, corpus: str) -> SqliteStore:
@@ -354,9 +341,9 @@ def open_or_build(path: Path, open_: Callable[[Path], Part], build: Callable[[],
     def whole() -> Part | None:
         try:
             verify_checksum_list(path, what=str(path), do="")
-            return open_(path)
-        except _DAMAGE:
+        except InputError:
             return None
+        return open_(path)
 
     part = whole()
     if part is not None:

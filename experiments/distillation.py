@@ -51,16 +51,10 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import notify, print_next
 from soundingline.toolkit.data import Document, Topic, Unit
 from soundingline.toolkit.errors import InputError, check_int, check_number
-from soundingline.toolkit.files import (
-    dump_json,
-    file_lock,
-    fingerprint,
-    read_json,
-    write_json,
-    write_text,
-)
+from soundingline.toolkit.files import dump_json, fingerprint, read_json, write_json, write_text
 from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.prompts import spotlight
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.report.plots import write_reliability
 from soundingline.toolkit.runs import RunFolder

@@ -65,7 +65,6 @@ from soundingline.toolkit.llm.ledger import Ledger, MeteredModel, last_cap, open
 from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.llm.prices import AGENTS, ANSWERING, Price, PriceTables, UsageTotals
-from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.report import (
     benchmark_tables,
     comparison_table,
@@ -302,7 +301,7 @@ def evaluated(
         forced_answers=config.forced_answers,
         prices=price_tables(folder.manifest(), config.prices) if config.prices else {},
     )
-    if config.traces is True and is_obfuscated(folder.path / PAGE):
+    if config.traces is True and folder.manifest().get("sealed"):
         notify("no traces are written of an obfuscated run; traces=plain writes them in plain text")
     elif config.traces:
         reasons = [

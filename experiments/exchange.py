@@ -156,7 +156,7 @@ def _pi_serini(folder: RunFolder, out: Path, settings: Settings) -> str:
 def _trec(folder: RunFolder, out: Path, settings: Settings) -> str:
     if not folder.has_trajectories():
         text = _ranked(folder)
-        write_text(out / f"{folder.name}.trec", text, clear=True)
+        write_text(out / f"{folder.name}.trec", text)
         return f"the rankings of {len({line.split()[0] for line in text.splitlines()})} questions"
     with atomic_file(out / f"{folder.name}.trec") as stream:
         for trajectory in folder.trajectories():
@@ -444,7 +444,7 @@ def _import(
                 named = redact(", ".join(names))
                 manifest["factors"].setdefault("llm", named)
                 manifest["imported"]["model"] = named
-                write_json(run.manifest_path, manifest, clear=True)
+                write_json(run.manifest_path, manifest)
     Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
     return evaluate_recorded(folder, benchmark, settings.config)
 

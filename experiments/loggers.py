@@ -18,7 +18,8 @@ from typing import Any
 from soundingline.experiments.build import make
 from soundingline.experiments.config import flat_values
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.files import file_lock, fingerprint, read_json
+from soundingline.toolkit.files import fingerprint, read_json
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.optional import check_optional, import_optional
 
 _READ = ("manifest.json", "metrics.json")

@@ -32,7 +32,8 @@ from soundingline.experiments.pipeline import (
 )
 from soundingline.pipelines.stage import Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.files import file_lock, fingerprint
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import EVIDENCE, SEALED

@@ -26,6 +26,7 @@ from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.files import mark_obfuscated
 from soundingline.toolkit.llm.blocking import (
     BlockingModel,
     version_of_server,
@@ -34,7 +35,6 @@ from soundingline.toolkit.llm.blocking import (
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.local_servers import Servers
-from soundingline.toolkit.obfuscation import mark_obfuscated
 from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.search import Literature, Operators
 from soundingline.toolkit.search.scoring import RequirementScorer, ScorerResources

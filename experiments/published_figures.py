@@ -28,7 +28,8 @@ from soundingline.toolkit.evaluation.evaluation import VERDICTS
 from soundingline.toolkit.evaluation.judge import LlmJudge
 from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
-from soundingline.toolkit.files import read_json, read_json_lines
+from soundingline.toolkit.files import read_json
+from soundingline.toolkit.json_lines import read_json_lines
 from soundingline.toolkit.report.measures import describe, number
 from soundingline.toolkit.report.results import factor_value, recorded_count
 from soundingline.toolkit.runs import RunFolder

@@ -61,8 +61,9 @@ from soundingline.toolkit.evaluation.retrieval import (
     with_list_measures,
     with_targets,
 )
-from soundingline.toolkit.files import file_lock, read_json, write_json, write_text
+from soundingline.toolkit.files import read_json, write_json, write_quoting
 from soundingline.toolkit.llm.ledger import Ledger, recorded_usage
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.report import comparison_table
 from soundingline.toolkit.runs import RunFolder
 
@@ -188,7 +189,7 @@ def keep_rewrites(
 
 def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     if rows:
-        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_quoting(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def rank(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:

@@ -7,7 +7,6 @@ callbacks; so the report is written by the entry point, from what the cells have
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -30,8 +29,15 @@ from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint, open_own, read_json, write_json
-from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated
+from soundingline.toolkit.files import (
+    dump_json,
+    fingerprint,
+    mark_obfuscated,
+    read_json,
+    write_quoting,
+)
+from soundingline.toolkit.locks import lock_now, open_own
+from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import (
@@ -141,7 +147,7 @@ def _claim_statuses(cells: Path) -> int:
     cells.mkdir(parents=True, exist_ok=True)
     handle = open_own(cells / f"{SweepStart.start}.lock")
     with suppress(OSError):  # a file system without locks, on which each start keeps its statuses
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        lock_now(handle)
     running = {SweepStart.start}
     for path in cells.glob("*.lock"):
         if path.is_symlink():
@@ -150,13 +156,12 @@ def _claim_statuses(cells: Path) -> int:
         if path.stem in running:
             continue
         other = open_own(path)
-        try:
-            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        except OSError:
-            running.add(path.stem)
-        finally:
-            os.close(other)
+        running.add(path.stem)
+        with suppress(OSError):
+            if lock_now(other):
+                path.unlink()
+                running.discard(path.stem)
+        os.close(other)
     for folder in cells.iterdir():
         if folder.is_dir() and folder.name not in running:
             shutil.rmtree(folder, ignore_errors=True)
@@ -232,7 +237,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
     overrides = [str(redact(item)) for item in settings.overrides]
     path = _cells_folder(settings) / f"{fingerprint(overrides)}.json"
     status = CellStatus(overrides, RUNNING)
-    write_json(path, status._asdict())
+    write_quoting(path, dump_json(status._asdict()))
     try:
         yield
         status = CellStatus(overrides, DONE)
@@ -247,7 +252,7 @@ def recorded_cell(settings: Settings) -> Iterator[None]:
         status = CellStatus(overrides, FAILED, reason, traceback.format_exc())
         raise
     finally:
-        write_json(path, status._asdict())
+        write_quoting(path, dump_json(status._asdict()))
 
 
 def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> float | None:

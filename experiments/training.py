@@ -284,7 +284,7 @@ def calibrate(
         "scorer": manifest.get("fingerprints", {}).get("scorer.content", ""),
         "benchmark": manifest.get("benchmark"),
     }
-    write_json(out, fitted, clear=True)
+    write_json(out, fitted)
     mapped = list(map(Calibration(str(out)), probabilities))
     Console(soft_wrap=True).print(
         f"{len(met):,} documents, {sum(met):,} of them targets; on these the Brier score is "

@@ -33,8 +33,9 @@ from typing import Any
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.console import notify, track
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import file_lock, file_system, is_local, open_own, set_aside
-from soundingline.toolkit.obfuscation import decrypt_line, encrypt_lines, is_obfuscated
+from soundingline.toolkit.files import form_at_rest, set_aside
+from soundingline.toolkit.locks import file_lock, file_system, is_local, open_own
+from soundingline.toolkit.obfuscation import decrypt_line
 
 GB = 1_000_000_000
 _MANY = 500  # keys in one SELECT; the limit of old builds of SQLite is 999
@@ -84,7 +85,7 @@ class ResultCache:
             self.counts.add(cache_hits=0, cache_misses=0)
             mark = _host_mark(self.path)
             self._file = self.path.with_name(f"{self.path.stem}{mark}{self.path.suffix}")
-            self._sealed = is_obfuscated(self._file)
+            self._form = form_at_rest(self._file)
             self._connection()
 
     @property
@@ -133,8 +134,7 @@ class ResultCache:
             connection.executemany(_INSERT, rows)
 
     def _encode(self, value: Any) -> str:
-        text = json.dumps(value)
-        return encrypt_lines(text.encode()).decode("ascii") if self._sealed else text
+        return self._form(json.dumps(value).encode()).decode("ascii")
 
     def _decode(self, key: bytes, value: bytes | None, crc: int | None) -> Any | None:
         if value is not None and crc == zlib.crc32(value):

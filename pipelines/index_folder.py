@@ -2,7 +2,7 @@
 
 manifest.json   written last: kind of index, settings, counts, corpus, versions; size and checksum
                 of each file, and a checksum of all that the manifest itself says
-.verified.json  which files were compared with their checksums (`soundingline.toolkit.files`)
+.verified.json  which files were compared with their checksums (`soundingline.toolkit.checksums`)
 <the files of the index>
 """
 
@@ -24,16 +24,10 @@ import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 
+from soundingline.toolkit.checksums import checksums, verify_checksums
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_call, check_int
-from soundingline.toolkit.files import (
-    checksums,
-    dump_json,
-    fingerprint,
-    is_free,
-    verify_checksums,
-    write_json,
-)
+from soundingline.toolkit.files import dump_json, fingerprint, is_free, write_json
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import RankedList

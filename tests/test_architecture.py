@@ -29,11 +29,14 @@ PACKAGES = {
 }
 # Rooms of toolkit by floor; a room may import itself and every lower floor.
 GROUND = {
+    "checksums",
     "console",
     "data",
     "errors",
     "files",
     "jit",
+    "json_lines",
+    "locks",
     "obfuscation",
     "optional",
     "redaction",
@@ -416,7 +419,7 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
 # with the table in docs/results.md.
 SIZES = {
-    "toolkit": (88, 27_900),
+    "toolkit": (91, 27_900),
     "pipelines": (65, 18_300),
     "agents": (17, 4_600),
     "experiments": (37, 11_800),
@@ -445,6 +448,28 @@ def test_few_options_have_one_value_everywhere():
     single, places, values = with_one_value()
     assert {"tool.depth", "agent.prompt"} <= set(values) - {*single, *places}  # have several
     assert len(single) <= 85, single
+
+
+def importers_of(name):
+    return {
+        module.removeprefix("soundingline.")
+        for module, (source, is_package) in read_sources(ROOT).items()
+        if any(
+            f"{each.target}.".startswith(f"{name}.")
+            for each in imports_of(module, source, is_package)
+        )
+    }
+
+
+def test_one_module_locks_files_and_few_know_that_texts_are_obfuscated():
+    # The claims of cached replies are locks on single bytes, which `flock` does not have.
+    assert importers_of("fcntl") == {"toolkit.locks", "pipelines.cache"}
+    assert importers_of("soundingline.toolkit.obfuscation") == {
+        *("toolkit.files", "toolkit.json_lines", "toolkit.trajectory", "pipelines.cache"),
+        *("toolkit.llm.client", "toolkit.llm.local_servers"),  # the log of a server
+        *("toolkit.benchmarks.browsecomp_plus", "toolkit.exchange.browsecomp_plus"),  # published
+        *("experiments.exchange", "experiments.planning", "experiments.sweep"),
+    }
 
 
 def test_few_files_are_small_and_few_have_one_importer():

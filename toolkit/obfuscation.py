@@ -1,8 +1,9 @@
 """Obfuscation of texts that crawlers must not find, as BrowseComp-Plus publishes its questions: the
 text in UTF-8, XOR the repeated SHA-256 of a canary string, in base64. It keeps a benchmark out of
-training data and is no secret, because the benchmark's authors publish the canary. Each line that
-is written in a folder with a file `SEALED.txt` or below it is `~sealed:` and the obfuscated line,
-so that logs can be appended to. Readers recognize such lines everywhere."""
+training data and is not a secret, because the benchmark's authors publish the canary. In a folder
+with a file `SEALED.txt`, and below it, each line that quotes the benchmark is written as `~sealed:`
+and the obfuscated line, so that logs can be appended to (`form_at_rest` of
+`soundingline.toolkit.files`). Readers recognize such lines everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +11,6 @@ import base64
 import binascii
 import hashlib
 import os
-import secrets
 from pathlib import Path
 
 from soundingline.toolkit.errors import InputError
@@ -73,21 +73,10 @@ def canary() -> Canary:
     return Canary(os.environ.get(VARIABLE, ""))
 
 
-def mark_obfuscated(folder: Path) -> None:
-    """Mark `folder`, so that everything that is written in it and below is obfuscated from now on.
-    `InputError` if no canary is set, or if the folder is marked with another one."""
-    marker = folder / MARKER
-    if marker.is_file():
-        for line in marker.read_bytes().splitlines():
-            decrypt_line(line, marker)
-        return
-    line = _encrypted(_CHECK.encode(), canary())
-    folder.mkdir(parents=True, exist_ok=True)
-    # Another form of name than that of `soundingline.toolkit.files`, whose unlocked temporary files
-    # are removed.
-    temporary = folder / f".{MARKER}.{secrets.token_hex(4)}.tmp"
-    temporary.write_bytes(_NOTE.encode() + line + b"\n")
-    temporary.replace(marker)
+def marker_text() -> str:
+    """The text of the file that marks an obfuscated folder: a note, and a line by which readers see
+    whether their canary is the right one. `InputError` if no canary is set."""
+    return _NOTE + encrypt_lines(_CHECK.encode()).decode("ascii") + "\n"
 
 
 def canary_decrypts(path: Path) -> bool:

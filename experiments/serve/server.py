@@ -35,10 +35,9 @@ from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify
 from soundingline.toolkit.data import DocumentStore, SearchBackend
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.files import fingerprint, mark_obfuscated
 from soundingline.toolkit.llm.blocking import run_coroutine
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
-from soundingline.toolkit.obfuscation import mark_obfuscated
 from soundingline.toolkit.optional import check_optional
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind

@@ -34,7 +34,8 @@ from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError, Runtime, check_int
-from soundingline.toolkit.files import atomic_folder, building_lock, fingerprint
+from soundingline.toolkit.files import atomic_folder, fingerprint
+from soundingline.toolkit.locks import building_lock
 from soundingline.toolkit.optional import check_optional, import_optional
 
 NAME = "pisa"

@@ -1,8 +1,8 @@
 """Encoding a corpus by a model, in blocks on disk, so that a killed process loses one block.
 
     manifest.json      encoder and corpus; with the counts once all blocks are there
-    000000/ids.json    unit ids in the order of the corpus, a hash of the units, the number of empty
-                       ones, and a checksum of the block
+    000000/ids.json    unit ids in the order of the corpus, a hash of the units, and the number of
+                       empty ones; the block's checksums.json finds damage
     000000/values.npy  the rows of all units, one after the other, in the type of the encoder
     000000/offsets.npy int64 [units + 1], where each unit's rows begin
 
@@ -38,15 +38,16 @@ from soundingline.pipelines.index_folder import (
     shards_missing,
 )
 from soundingline.pipelines.windows import replace_surrogates
+from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_list
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import atomic_folder, file_hash, fingerprint, free_aside, write_json
+from soundingline.toolkit.files import atomic_folder, free_aside, write_json
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""
 
-_FORMAT = {"format": "soundingline-encoding", "version": 1}
+_FORMAT = {"format": "soundingline-encoding", "version": 2}
 _MERGED = 256  # units of a merged block, which bounds the memory of merging
 _IDS, _VALUES, _OFFSETS = "ids.json", "values.npy", "offsets.npy"
 # Characters of a block by type of device: what is computed in about a minute at most, and less than
@@ -344,8 +345,8 @@ def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, dige
         np.save(unfinished / _OFFSETS, offsets)
         content = {**head._asdict(), "unit_ids": [unit.unit_id for unit in units]}
         # ASCII, because an id may hold a lone surrogate, which JSON can hold and UTF-8 cannot.
-        text = json.dumps({**content, "checksum": _checksum(unfinished, content)})
-        (unfinished / _IDS).write_text(text, "ascii")
+        (unfinished / _IDS).write_text(json.dumps(content), "ascii")
+        write_checksum_list(unfinished)
     return head
 
 
@@ -356,19 +357,13 @@ def _finished(folder: Path, number: int) -> _Head | None:
     if not path.is_dir():
         return None
     try:
-        content = json.loads((path / _IDS).read_text("ascii"))
-        if content.pop("checksum") == _checksum(path, content):
-            return _Head(*(content[name] for name in _Head._fields))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    aside = path.rename(free_aside(path))
-    notify(f"the encoded block {path} is damaged, now in {aside.name}, and is encoded again")
-    return None
-
-
-def _checksum(path: Path, content: Mapping[str, Any]) -> str:
-    """Of a block's arrays and of what its ids.json holds besides the checksum."""
-    return fingerprint(content, file_hash(path / _VALUES, path / _OFFSETS))
+        verify_checksum_list(path, what=str(path), do="")
+    except InputError:
+        aside = path.rename(free_aside(path))
+        notify(f"the encoded block {path} is damaged, now in {aside.name}, and is encoded again")
+        return None
+    content = json.loads((path / _IDS).read_text("ascii"))
+    return _Head(*(content[name] for name in _Head._fields))
 
 
 def _block_path(folder: Path, number: int) -> Path:

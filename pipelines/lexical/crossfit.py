@@ -24,7 +24,8 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation.grid import Grid, RankTable, measure_table
 from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.evaluation.tuning import cross_validated
-from soundingline.toolkit.files import file_lock, fingerprint
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.locks import file_lock
 
 _SECONDS = 10.0  # between two files, which an interrupt may lose
 _GRID = {

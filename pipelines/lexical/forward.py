@@ -34,8 +34,9 @@ from soundingline.pipelines.lexical.storage import (
 )
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import atomic_folder, file_hash, file_lock
+from soundingline.toolkit.files import atomic_folder, file_hash
 from soundingline.toolkit.jit import compiled
+from soundingline.toolkit.locks import file_lock
 
 _SEARCH_PAYS = 8  # times as many postings as documents: then each document is searched for
 _FILES_PAY = 1 << 21  # postings: a walk through fewer takes a few milliseconds

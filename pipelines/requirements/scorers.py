@@ -20,8 +20,7 @@ from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError, parse
-from soundingline.toolkit.files import file_hash, fingerprint
-from soundingline.toolkit.obfuscation import read_text
+from soundingline.toolkit.files import file_hash, fingerprint, read_text
 from soundingline.toolkit.search.scoring import (
     BY_SCORE,
     CandidateDocument,

@@ -837,7 +837,7 @@ def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(tmp_path, 
     with pytest.raises(Killed):
         started(World(1, faults=False), path, Counter(), model=True, die_after=ROUNDS)
     lines = path.read_bytes().splitlines(keepends=True)
-    lines[damaged - 1] = lines[damaged - 1].replace(b'"retrieval"', b'"retrieved"', 1)
+    lines[damaged - 1] = bytes(len(lines[damaged - 1]) - 1) + b"\n"  # a page that never was on disk
     path.write_bytes(b"".join(lines))
     again = started(World(1, faults=False), path, Counter(), model=True)
     assert facts(again) == facts(unbroken.trajectory)

@@ -17,7 +17,7 @@ from support.benchmarks import CORPUS, QRELS, QUERIES, write_beir
 from soundingline.experiments.collection import link_graph, prepare, title_resolver
 from soundingline.pipelines.lexical import forward
 from soundingline.pipelines.lexical.index import LexicalEngine
-from soundingline.toolkit import files
+from soundingline.toolkit import locks
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.corpus import Passages, SqliteStore, WholeDocument
@@ -25,7 +25,8 @@ from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import building_lock, cached_file_hash
+from soundingline.toolkit.files import cached_file_hash
+from soundingline.toolkit.locks import building_lock
 
 LINKS = "docid\tlinked\nd1\td2\nd2\td3\nd3\td1\nd1\tgone\nd1\td2\nd2\td2\n"
 HEADINGS = [
@@ -121,14 +122,6 @@ def test_damaged_files_are_built_again(linked, store, tmp_path, how):
             again = title_resolver(store, "corpus", tmp_path)()
             assert again.resolve("Tides") == resolver.resolve("Tides")
             assert len(path.read_bytes()) == len(complete), "it was written again"
-
-
-def test_a_graph_of_other_documents_is_refused(tmp_path):
-    LinkGraph.build([Link("a", "b"), Link("b", "c")]).write(tmp_path)
-    record = json.loads((tmp_path / "links.json").read_text())
-    (tmp_path / "links.json").write_text(json.dumps({**record, "docids": ["a", "b"]}))
-    with pytest.raises(ValueError, match="no graph of 2 documents"):
-        LinkGraph.open(tmp_path)
 
 
 def test_a_resolver_on_disk_means_the_same_documents(tmp_path):
@@ -265,7 +258,7 @@ def test_a_lock_that_cannot_be_made_stops_only_what_must_be_built(
     def refused(path, **_):
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(files, "open_own", refused)
+    monkeypatch.setattr(locks, "open_own", refused)
     assert used(benchmark, indexes) == expected
     shutil.rmtree(next(indexes.rglob("headings-*")))
     shutil.rmtree(next(indexes.rglob("links-*")))

@@ -12,7 +12,7 @@ from support.runs import starts
 
 from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
 from soundingline.toolkit.evaluation.judge import verdicts_in
-from soundingline.toolkit.files import JsonLinesLog
+from soundingline.toolkit.json_lines import JsonLinesLog
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.trajectory import Answer, Trajectory

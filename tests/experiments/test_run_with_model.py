@@ -23,7 +23,8 @@ from support.runs import starts, without_times
 from soundingline.agents.prompt import QUERIES
 from soundingline.experiments.planning import measured_runs
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.toolkit.files import JsonLinesLog, fingerprint, read_json_lines
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines
 from soundingline.toolkit.runs import RunFolder, read_trajectory
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
@@ -630,7 +631,7 @@ def test_a_disk_without_room_for_the_ledger_stops_the_run(entry, capsys, monkeyp
     def full(journal, value):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("soundingline.toolkit.files.JsonLinesLog.append", full)
+    monkeypatch.setattr("soundingline.toolkit.json_lines.JsonLinesLog.append", full)
     assert entry("run", *TINY, *MODEL, "name=m") == 2
     assert "the run's ledger cannot be written: No space left" in capsys.readouterr().err
     assert list(RunFolder("runs/m").statuses().values()) == ["failed"]

@@ -17,6 +17,7 @@ from support.benchmarks import (
     CORPUS,
     QUESTIONS,
     SENTENCES,
+    TEXTS,
     TINY,
     VARIABLE,
     leaks,
@@ -447,16 +448,23 @@ def one_line(capsys):
 def test_no_text_of_a_sealed_benchmark_is_on_disk(entry, benchmark, monkeypatch):
     assert entry("run", *benchmark, "name=rules", "tool=top_k", "unit=passage") == 0
     assert entry("run", *benchmark, *SCRIPTED, "name=chat") == 0
-    assert entry("rank", *benchmark, "name=ranked") == 0
+    assert entry("rank", *benchmark, *SCRIPTED, "name=ranked") == 0
+    assert entry("tune", *benchmark, "tuning.select=null", "grid.k1=[0.9]", "name=tuned") == 0
+    assert entry("replay", "runs/rules", "name=again", "retriever=ql") == 0
     assert entry("compare", "runs/rules", "runs/chat", "name=both") == 0
-    assert not list(leaks("runs", "caches"))
+    published = ("published", "indexes")  # which say so
+    written = [path for path in Path().iterdir() if path.name not in published]
+    assert {"runs", "caches"} <= {path.name for path in written} and len(TEXTS) >= 10
+    assert not list(leaks(*written))
+    (verdicts,) = Path("runs/chat/evaluation").glob("verdicts-llm-*.jsonl")
+    for path in (Path("runs/ranked/rewrites.jsonl"), verdicts):
+        assert path.read_bytes().startswith(b"~sealed:")
     # What was to be hidden is there, and is read back.
     for name in ("rules", "chat"):
         recorded = {t.qid: t for t in RunFolder(f"runs/{name}").trajectories()}
         assert {qid: t.question for qid, t in recorded.items()} == QUESTIONS
         shown = " ".join(call.output for t in recorded.values() for call in t.calls)
         assert any(sentence in shown for sentence in SENTENCES)
-    (verdicts,) = Path("runs/chat/evaluation").glob("verdicts-llm-*.jsonl")
     assert set(verdicts_in(verdicts)) == set(QUESTIONS)
     assert ANSWERS["11"] in read_text(Path("runs/rules/evaluation/verdicts.json"))
     assert list(Path("caches/sealed").glob("*.sqlite")) and not list(Path("caches").glob("*.sql*"))

@@ -21,7 +21,7 @@ from support.runs import starts
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.pipelines.cache import ResultCache, notify_once
-from soundingline.toolkit import files
+from soundingline.toolkit import locks
 from soundingline.toolkit.runs import RunFolder
 
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -370,7 +370,7 @@ def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(entry, filled, ca
 def test_a_run_tells_once_what_a_network_file_system_asks_for(entry, tmp_path, monkeypatch, capsys):
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - nfs4 server:/ rw\n")
-    monkeypatch.setattr(files, "MOUNTS", table)
+    monkeypatch.setattr(locks, "MOUNTS", table)
     notify_once.cache_clear()
     given = (*TINY, *REWRITER, SAYS, "agent.max_searches=1")
     assert entry("run", *given, "name=one") == 0

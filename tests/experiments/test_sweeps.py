@@ -721,7 +721,7 @@ ASKING = [name for name, command in COMMANDS.items() if command.repeated]
 SIGNALS = {"SIGKILL": {-signal.SIGKILL}, "SIGTERM": {-signal.SIGTERM, 143}, "SIGINT": {130}}
 _DECIDED = ("metrics.json", "questions.json", "funnel.json", "tuning.json", "replay.json")
 # Times, what was spent, and that a question went on behind a round.
-_TIMED = re.compile(r"seconds|created|started|dollars|usage|warnings|^crc$")
+_TIMED = re.compile(r"seconds|created|started|dollars|usage|warnings")
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ _MOST_LINES, _AROUND = 8, 60
 LEAST_GAP, LEAST_SHARE = 1e-3, 2e-5
 _SCORE = re.compile(r"\bscore=(-?\d+(?:\.\d+)?)")
 # The checksum of a line of a journal is that of its times too.
-_TIMED = re.compile(r"seconds|created|started|_ms$|^crc$")
+_TIMED = re.compile(r"seconds|created|started|_ms$")
 # Of a manifest: fingerprints and the configuration hold names of modules and classes, the others
 # tell of the machine.
 _OF_MANIFEST = ("factors", "stages", "costs")

@@ -46,7 +46,7 @@ from soundingline.pipelines.requirements.chat import ChatScorer
 from soundingline.pipelines.rerank.listwise import Listwise
 from soundingline.pipelines.rerank.pointwise import Pointwise
 from soundingline.pipelines.stage import Collection, Counts, Stage
-from soundingline.toolkit import files
+from soundingline.toolkit import locks
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused, Truncated
@@ -169,7 +169,7 @@ def mounted(tmp_path, monkeypatch):
     def mount(kind="nfs4"):
         table = tmp_path / "mountinfo"
         table.write_text(f"1 0 0:1 / {tmp_path.resolve()} rw - {kind} server:/export rw\n")
-        monkeypatch.setattr(files, "MOUNTS", table)
+        monkeypatch.setattr(locks, "MOUNTS", table)
 
     return mount
 

@@ -52,11 +52,11 @@ from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.pipelines.stage import Collection
-from soundingline.toolkit import files
+from soundingline.toolkit import checksums
+from soundingline.toolkit.checksums import CHECKSUM_LIST, VERIFIED
 from soundingline.toolkit.corpus import SqliteStore, WholeDocument
 from soundingline.toolkit.data import Document, Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import CHECKSUM_LIST, VERIFIED
 
 WORDS = ["alpha", "beta", "running", "gammas", "delta", "naïve", "3.14"]
 TERMS = make_analyzer().terms
@@ -665,7 +665,7 @@ def test_a_folder_is_an_index_of_its_own_kind_alone(tmp_path):
     (tmp_path / "data.bin").write_bytes(b"1234")
     write_manifest(tmp_path, "ours", {"corpus_fingerprint": "c"})
     assert is_index(tmp_path, "ours") and not is_index(tmp_path, "theirs")
-    crc32 = f"{files.zlib.crc32(b'1234'):08x}"
+    crc32 = f"{checksums.zlib.crc32(b'1234'):08x}"
     recorded = read_manifest(tmp_path, "ours", "c")["files"]
     assert recorded == {"data.bin": {"bytes": 4, "crc32": crc32}}
     with pytest.raises(InputError, match=r"the format soundingline-ours, version 3\. valid: sound"):
@@ -865,15 +865,15 @@ def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
     for other in built_kinds[kind].parent.iterdir():
         shutil.copytree(other, tmp_path / other.name)
     folder, open_ = tmp_path / "index", KINDS[kind][1]
-    time.sleep(2 * files._SETTLED_NS / 1e9)  # until a copy's times tell a later change
+    time.sleep(2 * checksums._SETTLED_NS / 1e9)  # until a copy's times tell a later change
     read = []
-    crc32 = files._crc32
+    crc32 = checksums._crc32
 
     def noted(path, start):
         read.append(path)
         return crc32(path, start)
 
-    monkeypatch.setattr(files, "_crc32", noted)
+    monkeypatch.setattr(checksums, "_crc32", noted)
     open_(folder)
     first = [path for path in read if path.is_relative_to(folder)]
     assert sorted(first) == [
@@ -895,11 +895,11 @@ def test_what_is_whole_opens_and_is_read_once_for_each_state_of_its_files(
 def test_a_damaged_record_of_openings_is_made_again(content, built_kinds, tmp_path):
     shutil.copytree(built_kinds["lexical"], tmp_path / "index")
     (tmp_path / "index" / VERIFIED).write_bytes(content)
-    time.sleep(2 * files._SETTLED_NS / 1e9)
+    time.sleep(2 * checksums._SETTLED_NS / 1e9)
     assert LexicalIndex(tmp_path / "index").search(["tide"])[0].tolist()
     record = json.loads((tmp_path / "index" / VERIFIED).read_text("utf-8"))
     content = (tmp_path / "index" / "documents.bin").read_bytes()
-    assert record["documents.bin"][0] == f"{files.zlib.crc32(content):08x}"
+    assert record["documents.bin"][0] == f"{checksums.zlib.crc32(content):08x}"
 
 
 @pytest.mark.parametrize(
@@ -931,7 +931,7 @@ def test_numbers_that_lead_out_of_an_index_are_refused_although_their_checksums_
         np.save(folder / name, numbers)
     manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
     (folder / "manifest.json").unlink()
-    rows = files.checksums(folder)
+    rows = checksums.checksums(folder)
     (folder / VERIFIED).unlink(missing_ok=True)
     (folder / "manifest.json").write_text(json.dumps(signed({**manifest, "files": rows})))
     refused(rf"is damaged: {name}.*build it again", lambda: KINDS[kind][1](folder))

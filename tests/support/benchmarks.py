@@ -70,9 +70,9 @@ TEXTS += [" ".join(text.split()[:5]) for text in TEXTS] + [text[-30:] for text i
 
 
 def leaks(*folders):
-    """Every file below the folders that holds a text of the benchmark, and the text."""
+    """Every file at or below the paths that holds a text of the benchmark, and the text."""
     for folder in folders:
-        for path in Path(folder).rglob("*"):
+        for path in (Path(folder), *Path(folder).rglob("*")):
             content = path.read_bytes() if path.is_file() else b""
             for text in TEXTS:
                 if text.encode() in content or json.dumps(text)[1:-1].encode() in content:

@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 from support.ports import free_ports
 
 from soundingline.pipelines.engines.anserini import find_java
-from soundingline.toolkit.files import file_lock
+from soundingline.toolkit.locks import file_lock
 
 VERSIONS = ("3.3.0", "2.19.1")
 NODES = 3

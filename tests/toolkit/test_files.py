@@ -15,29 +15,24 @@ from support.commands import forked
 from support.needs import cases
 
 from soundingline.pipelines.cache import ResultCache
-from soundingline.toolkit import files
+from soundingline.toolkit import files, locks
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.grid import _save
 from soundingline.toolkit.files import (
-    JsonLinesLog,
     atomic_file,
     atomic_folder,
     cached_file_hash,
     file_hash,
-    file_lock,
-    file_system,
     fingerprint,
-    is_local,
-    open_own,
-    read_json_lines,
-    recover_json_lines,
+    mark_obfuscated,
     remove_leftovers,
     write_text,
 )
-from soundingline.toolkit.obfuscation import VARIABLE, mark_obfuscated
-from soundingline.toolkit.runs.run_folder import run_lock
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, recover_json_lines
+from soundingline.toolkit.locks import file_lock, file_system, is_local, open_own, writer_lock
+from soundingline.toolkit.obfuscation import VARIABLE
 
 # Lines as kernels print them; proc(5) describes the fields.
 MOUNTS = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -69,7 +64,7 @@ def make(name, path):
     elif name == "log":
         os.close(open_own(path, append=True))
     else:
-        with {"file lock": file_lock, "run lock": run_lock}[name](path):
+        with {"file lock": file_lock, "run lock": writer_lock}[name](path):
             pass
 
 
@@ -204,7 +199,7 @@ def test_temporary_files_of_killed_processes_are_removed_and_those_of_others_sta
 @pytest.fixture
 def mounts(tmp_path, monkeypatch):
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(files, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "mountinfo")
 
 
 @pytest.mark.usefixtures("mounts")
@@ -232,7 +227,7 @@ def test_the_deepest_and_newest_mount_counts(path, kind, local):
 def test_links_are_followed_and_without_a_table_no_file_system_is_local(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("/home/me")
     assert file_system(tmp_path / "link" / "caches") == "nfs4"
-    monkeypatch.setattr(files, "MOUNTS", tmp_path / "absent")
+    monkeypatch.setattr(locks, "MOUNTS", tmp_path / "absent")
     assert (file_system("/home"), is_local("/home")) == ("unknown", False)
 
 
@@ -263,7 +258,7 @@ def path(tmp_path):
 
 
 def write(path, rows=ROWS, head=None):
-    log = JsonLinesLog(path, head=head)
+    log = JsonLinesLog(path, head=head, quoting=True)
     for row in rows:
         log.append(row)
     log.close()
@@ -288,7 +283,7 @@ def test_kill_9_loses_no_line_that_append_has_returned_for(path):
     assert [row["number"] for row in rows[1:]][:appended] == list(range(1, appended + 1))
 
 
-@pytest.mark.parametrize("cut", range(1, 20))
+@pytest.mark.parametrize("cut", range(1, 14))
 def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(path, capsys, cut):
     content = write(path, [{"head": 1}, {"number": 1}, {"text": "é"}]).read_bytes()
     path.write_bytes(content[:-cut])
@@ -304,11 +299,11 @@ def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(path,
     assert read_json_lines(path) == [{"head": 2}, {"number": 1}]
 
 
-@pytest.mark.parametrize("line", ["", "{", "3", "[]", '{"a":1}', "\x00\x00", "[" * 100_000])
+@pytest.mark.parametrize("line", ["", "{", "3", "[]", '{"a":1', "\x00\x00", "[" * 100_000])
 def test_a_damaged_line_is_reported_by_its_number(path, line):
     first, _, *rest = write(path).read_text().split("\n")
     path.write_text("\n".join([first, line, *rest]))
-    with pytest.raises(ValueError, match="line 2 does not match its checksum"):
+    with pytest.raises(ValueError, match="line 2 is not a JSON object"):
         read_json_lines(path)
 
 
@@ -369,30 +364,23 @@ def test_texts_that_utf8_cannot_represent_come_back_as_they_were(path):
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_every_changed_bit_is_noticed_and_the_lines_before_it_stay(
+def test_zeros_in_the_place_of_a_sector_are_noticed_and_the_lines_before_them_stay(
     tmp_path, path, monkeypatch, capsys, sealed
 ):
     if sealed:
         monkeypatch.setenv(VARIABLE, "a canary")
         mark_obfuscated(tmp_path)
     content = write(path).read_bytes()
-    bits = range(8 * len(content))
-    for number, bit in enumerate(random.Random(7).sample(bits, cases(len(bits), 60))):
+    starts = range(len(content) - 8)
+    for number, start in enumerate(random.Random(7).sample(starts, cases(len(starts), 40))):
         path = tmp_path / f"{number}.jsonl"
-        damaged = bytearray(content)
-        damaged[bit // 8] ^= 1 << bit % 8
+        damaged = content[:start] + bytes(8) + content[start + 8 :]
         path.write_bytes(damaged)
-        # The rows in front of the changed byte; a changed line end belongs to the line before it.
-        before = content[: bit // 8].count(b"\n")
-        rows = recover_json_lines(path)
-        if len(rows) == len(ROWS):
-            # The bit means nothing: it fills up the base64 of an obfuscated line.
-            assert sealed and rows == ROWS
-            continue
-        assert rows == ROWS[:before]
+        before = content[:start].count(b"\n")
+        assert recover_json_lines(path) == ROWS[:before]
         write(path, ROWS[before:])
         assert read_json_lines(path) == ROWS
-        assert b"".join(asides(path)) in (bytes(damaged), bytes(damaged)[-len(asides(path)[0]) :])
+        assert b"".join(asides(path)) in (damaged, damaged[-len(asides(path)[0]) :])
         assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -414,10 +402,10 @@ def test_lines_that_do_not_depend_on_each_other_all_stay(path, capsys):
     lines = write(path, [{"head": 1}, *ROWS]).read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([lines[0], b"?", *lines[2:]]))
     assert recover_json_lines(path, head={"head": 1}) == [{"head": 1}, *ROWS[1:]]
-    assert "line 2 does not match its checksum" in capsys.readouterr().err
+    assert "line 2 is not a JSON object" in capsys.readouterr().err
     path.write_bytes(b"\n".join([b"?", *lines[1:]]))
     assert recover_json_lines(path, head={"head": 1}) == [{"head": 1}, *ROWS]
-    assert "line 1 does not match its checksum" in capsys.readouterr().err
+    assert "line 1 is not a JSON object" in capsys.readouterr().err
     assert recover_json_lines(path, head={"head": 1}) == [{"head": 1}, *ROWS]
     assert not capsys.readouterr().err and len(asides(path)) == 2
 

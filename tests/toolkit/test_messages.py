@@ -42,7 +42,8 @@ from soundingline.toolkit.console import (
     users_frame,
 )
 from soundingline.toolkit.errors import InputError, check_int, check_number, parse
-from soundingline.toolkit.files import JsonLinesLog, read_json_lines, write_json, write_text
+from soundingline.toolkit.files import dump_json, mark_obfuscated, write_quoting, write_text
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines
 from soundingline.toolkit.obfuscation import (
     MARKER,
     Canary,
@@ -50,7 +51,6 @@ from soundingline.toolkit.obfuscation import (
     decrypt_lines,
     encrypt_lines,
     is_obfuscated,
-    mark_obfuscated,
     read_text,
 )
 from soundingline.toolkit.redaction import REDACTED, find_secrets, is_secret_key, redact
@@ -582,11 +582,11 @@ def test_damaged_texts_and_those_of_another_canary_are_refused(broken):
         Canary(CANARY).decrypt(broken)
 
 
-def test_a_marked_folder_obfuscates_all_below_it_but_what_is_declared_clear(sealed):
+def test_a_marked_folder_obfuscates_what_quotes_the_benchmark_in_it_and_below(sealed):
     deep, outside = sealed / "a" / "b.json", sealed.parent / "outside.txt"
-    write_json(deep, {"question": TEXT})
-    write_text(sealed / "clear.txt", TEXT, clear=True)
-    write_text(outside, TEXT)
+    write_quoting(deep, dump_json({"question": TEXT}))
+    write_text(sealed / "clear.txt", TEXT)
+    write_quoting(outside, TEXT)
     assert TEXT.encode() not in deep.read_bytes()
     assert json.loads(read_text(deep)) == {"question": TEXT}
     assert (sealed / "clear.txt").read_text() == TEXT == outside.read_text()
@@ -608,7 +608,7 @@ def test_a_folder_is_obfuscated_with_one_canary(sealed, monkeypatch):
 def test_a_log_and_a_cache_in_an_obfuscated_folder_hold_no_text(sealed):
     path = sealed / "verdicts.jsonl"
     for number in range(2):
-        log = JsonLinesLog(path, head={"head": TEXT})
+        log = JsonLinesLog(path, head={"head": TEXT}, quoting=True)
         log.append({"reason": f"{TEXT} {number}"})
         log.close()
     with path.open("ab") as stream:
@@ -624,7 +624,7 @@ def test_a_log_and_a_cache_in_an_obfuscated_folder_hold_no_text(sealed):
 
 def test_a_trajectory_and_its_outcome_are_read(sealed):
     path = sealed / "q1.json"
-    write_text(path, dump_trajectory(TRAJECTORY))
+    write_quoting(path, dump_trajectory(TRAJECTORY))
     assert TEXT.encode() not in path.read_bytes()
     assert read_trajectory(path) == TRAJECTORY
     assert read_outcome(path).status == "completed"
@@ -638,7 +638,10 @@ def test_an_obfuscated_run_is_not_read_without_its_canary(tmp_path, monkeypatch,
     folder = RunFolder(tmp_path / "run")
     with folder.writing({"sealed": True, "fingerprints": {}}):
         folder.write(TRAJECTORY)
+        folder.rounds("q2").append({"question": TEXT})
     assert folder.manifest()["sealed"] is True
+    assert folder.rounds("q2").read() == [{"question": TEXT}]
+    assert not any(TEXT.encode() in path.read_bytes() for path in folder.queries.iterdir())
     monkeypatch.setenv(VARIABLE, value)
     for reading in (folder.statuses, lambda: folder.read("q1"), lambda: [*folder.trajectories()]):
         with pytest.raises(InputError, match=VARIABLE) as caught:

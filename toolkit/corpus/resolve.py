@@ -92,8 +92,7 @@ class Resolver:
 
     @classmethod
     def open(cls, folder: Path, threshold: float = 0.8, margin: float = 0.05) -> Resolver:
-        """Open a folder that `write` filled; `OSError`, `ValueError` or `KeyError` if it is missing
-        or damaged."""
+        """Open a folder that `write` filled, whose checksums were verified."""
         resolver = cls((), threshold, margin)
         record = json.loads((folder / "headings.json").read_text(encoding="utf-8"))
         resolver._docids = set(record["docids"])

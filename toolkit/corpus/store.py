@@ -17,16 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_list
 from soundingline.toolkit.console import track
 from soundingline.toolkit.corpus.segmentation import Segmenter, line_spans, without_break
 from soundingline.toolkit.data import PASSAGE_MARK, Document, Lines, Unit, parent
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import (
-    atomic_folder,
-    fingerprint,
-    verify_checksum_list,
-    write_checksum_list,
-)
+from soundingline.toolkit.files import atomic_folder, fingerprint
 
 _TEXTS_KIND, _TEXTS_VERSION = "document store", 2
 _UNITS_KIND, _UNITS_VERSION = "unit table", 2

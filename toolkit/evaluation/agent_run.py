@@ -30,13 +30,13 @@ from soundingline.toolkit.evaluation.answers import (
 from soundingline.toolkit.evaluation.branches import AgentSearch, branch_measures, searches_of
 from soundingline.toolkit.evaluation.evaluation import (
     RANKINGS,
-    VERDICTS,
     EvaluatedRun,
     Evaluation,
     average_repeats,
     load_run,
     trec_run,
     write_evaluation,
+    write_verdicts,
 )
 from soundingline.toolkit.evaluation.funnel import (
     LEFT_OUT,
@@ -65,7 +65,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     with_list_measures,
     with_targets,
 )
-from soundingline.toolkit.files import write_json, write_text
+from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.prices import PriceTables, reprice
 from soundingline.toolkit.queries import has_operator, parse_query, reformulation, terms
 from soundingline.toolkit.runs.run_folder import RunFolder
@@ -297,9 +297,9 @@ def evaluate_run_folder(
         )
         evaluations.append(evaluation)
         if part.number > 1:
-            write_json(part.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+            write_verdicts(part, evaluation.verdicts)
             ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
-            write_text(part.path / RANKINGS, ranking, clear=True)
+            write_text(part.path / RANKINGS, ranking)
     evaluation = average_repeats(evaluations) if len(evaluations) > 1 else evaluations[0]
     write_evaluation(folder.path, evaluation, state=state)
     record_judges(folder)

@@ -33,15 +33,15 @@ from soundingline.toolkit.evaluation.retrieval import (
 from soundingline.toolkit.evaluation.statistics import variance_components
 from soundingline.toolkit.files import (
     dump_json,
-    file_lock,
     fingerprint,
     read_json,
     read_text,
-    reading_lock,
     remove_leftovers,
     write_json,
+    write_quoting,
     write_text,
 )
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder
 
@@ -385,17 +385,22 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
                 remove_leftovers(part.path / "evaluation")
             hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
             (folder.path / METRICS).unlink(missing_ok=True)
-            write_json(folder.path / VERDICTS, [row._asdict() for row in evaluation.verdicts])
+            write_verdicts(folder, evaluation.verdicts)
             if not evaluation.repeats:
                 (folder.path / _REPEATS).unlink(missing_ok=True)
-            write_json(folder.path / _SUMMARY, {**summary, "files": hashes}, clear=True)
+            write_json(folder.path / _SUMMARY, {**summary, "files": hashes})
             for name, text in texts.items():
-                write_text(folder.path / name, text, clear=True)
+                write_text(folder.path / name, text)
     except OSError as error:
         raise InputError(
             f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
             do="free or change the disk, then evaluate again",
         ) from error
+
+
+def write_verdicts(folder: RunFolder, verdicts: Iterable[Verdict]) -> None:
+    """Write `evaluation/verdicts.json`."""
+    write_quoting(folder.path / VERDICTS, dump_json([row._asdict() for row in verdicts]))
 
 
 def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:
@@ -424,7 +429,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
             newest trajectories were written, and if a file of the evaluation is damaged.
     """
     folder = RunFolder(path)
-    with reading_lock(folder.path / EVALUATION_LOCK):
+    with file_lock(folder.path / EVALUATION_LOCK, reading=True):
         return _load_run(folder, name)
 
 
@@ -507,10 +512,7 @@ def _read_summary(folder: RunFolder) -> _Summary:
 
 def _read(folder: RunFolder, name: str, kind: Any, summary: _Summary) -> Any:
     value = read_json(folder.path / name, kind, do=_evaluate_again(folder))
-    # Writing the value again, as for a file in another layout, takes longer than all else here.
-    text = read_text(folder.path / name)
-    unchanged = summary["files"].get(name) == fingerprint(text)
-    _check_hash(folder, name, text if unchanged else dump_json(value), summary)
+    _check_hash(folder, name, read_text(folder.path / name), summary)
     return value
 
 

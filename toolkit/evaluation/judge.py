@@ -22,14 +22,8 @@ from typing_extensions import TypedDict
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
 from soundingline.toolkit.evaluation.evaluation import JUDGES, VERDICTS, RecordedJudge
-from soundingline.toolkit.files import (
-    JsonLinesLog,
-    fingerprint,
-    read_json,
-    read_json_lines,
-    recover_json_lines,
-    write_json,
-)
+from soundingline.toolkit.files import fingerprint, read_json, write_json
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, recover_json_lines
 from soundingline.toolkit.llm.blocking import identity
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
@@ -363,7 +357,7 @@ class VerdictFile:
     @contextmanager
     def writing(self) -> Iterator[Write]:
         """A function that appends one verdict."""
-        with closing(JsonLinesLog(self.path, head=self._head)) as log:
+        with closing(JsonLinesLog(self.path, head=self._head, quoting=True)) as log:
             yield lambda verdict, usage: log.append({**verdict._asdict(), "usage": dict(usage)})
 
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
@@ -420,7 +414,7 @@ def record_judges(folder: RunFolder) -> dict[str, RecordedJudge]:
                     judges[name]["verdicts"][repeat_id(qid, part.number)] = recorded.correct
     path = folder.path / JUDGES
     if len(judges) > 1:
-        write_json(path, {"trajectories": folder.state(), "judges": judges}, clear=True)
+        write_json(path, {"trajectories": folder.state(), "judges": judges})
     else:
         path.unlink(missing_ok=True)
     return judges

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import JsonLinesLog, read_json_lines, set_aside_unfinished
+from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import RequestObserver, observed_by
 from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
@@ -421,7 +421,7 @@ def open_ledger(
     highest_cost: Counter[str] = Counter()
     for start in starts:
         highest_cost |= Counter(start.highest_cost)  # the larger of each
-    log = JsonLinesLog(path, clear=True)
+    log = JsonLinesLog(path)
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     head: list[Mapping[str, Any]] = [{"started": started, "cap": cap}]
     lock = threading.Lock()

@@ -28,7 +28,8 @@ from typing import IO, Annotated, Any, ClassVar
 
 from soundingline.toolkit.console import progress_bar
 from soundingline.toolkit.errors import InputError, Runtime, RuntimeKeys
-from soundingline.toolkit.files import fingerprint, open_own
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
 from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
 from soundingline.toolkit.redaction import find_secrets

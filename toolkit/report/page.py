@@ -239,8 +239,8 @@ def page(
 
 def write_report(folder: Path, report: Report) -> Path:
     """Write `report.html` and `report.md` into a folder, and return the path of the former."""
-    write_text(folder / "report.md", report.markdown, clear=True)
-    write_text(folder / "report.html", report.html, clear=True)
+    write_text(folder / "report.md", report.markdown)
+    write_text(folder / "report.html", report.html)
     return folder / "report.html"
 
 

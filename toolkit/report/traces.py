@@ -31,7 +31,6 @@ from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.files import (
     dump_json,
-    file_lock,
     fingerprint,
     read_json,
     remove_leftovers,
@@ -39,6 +38,7 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.report.measures import decimals, number
 from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
 from soundingline.toolkit.runs import RunFolder
@@ -222,7 +222,7 @@ def _write(path: Path, text: str) -> None:
     # Half of a surrogate pair, which a model may write, has no form in UTF-8.
     text = text.encode("utf-8", "replace").decode()
     if not path.is_file() or path.read_bytes() != text.encode():
-        write_text(path, text, clear=True)
+        write_text(path, text)
 
 
 # The script of the table: it hides the rows that do not match the fields above it. The address

@@ -7,18 +7,12 @@
 from __future__ import annotations
 
 import copy
-import errno
-import fcntl
 import hashlib
-import json
 import os
 import re
-import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
@@ -28,26 +22,22 @@ from urllib.parse import quote, unquote
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import (
-    JsonLinesLog,
     fingerprint,
-    open_own,
+    mark_obfuscated,
     read_json,
-    reading_lock,
-    recover_json_lines,
     remove_leftovers,
     write_json,
-    write_text,
+    write_quoting,
 )
-from soundingline.toolkit.obfuscation import MARKER, mark_obfuscated
+from soundingline.toolkit.json_lines import JsonLinesLog, recover_json_lines
+from soundingline.toolkit.locks import file_lock, writer_lock
 from soundingline.toolkit.runs.manifest import PROVENANCE, Manifest, check_same
 from soundingline.toolkit.trajectory import (
     Outcome,
     Trajectory,
     dump_trajectory,
-    mapping,
     read_outcome,
     read_trajectory,
-    text_of,
 )
 
 # The environment variable with an id of the sweep that this process belongs to.
@@ -68,15 +58,13 @@ _FOLDERS = ("*", "retried/*", "repeats/*", "repeats/*/*", "repeats/*/retried/*")
 # File systems allow 255 bytes a name, which include `.json` and the affixes of a temporary file.
 _LONGEST = 180
 _UNSHORTENED = 140
-_NAMING_SECONDS = 5.0  # the longest wait for the text of the process that holds a lock
 
 
 class RunFolder:
     """One run on disk. Reading needs no lock. Writing needs `with folder.writing(manifest)`.
 
     - `manifest.json`: written first; see `soundingline.toolkit.runs.manifest`. If its `sealed` is
-      true, every file with texts of the benchmark is obfuscated
-      (`soundingline.toolkit.obfuscation`).
+      true, every file that quotes the benchmark is obfuscated (`soundingline.toolkit.obfuscation`).
     - `queries/<escaped qid>.json`: the trajectory of a question, complete or absent.
     - `queries/<escaped qid>.rounds.jsonl`: the finished rounds of a question that has no trajectory
       yet; see `rounds`.
@@ -134,7 +122,7 @@ class RunFolder:
 
     def is_evaluated(self) -> bool:
         """Whether there is an evaluation, after waiting for one that is being written."""
-        with reading_lock(self.path / EVALUATION_LOCK):
+        with file_lock(self.path / EVALUATION_LOCK, reading=True):
             return (self.path / METRICS).is_file()
 
     def manifest(self) -> dict[str, Any]:
@@ -154,14 +142,13 @@ class RunFolder:
         """Start or resume this run as its only writer, with the manifest of this start
         (`make_manifest`). Temporary files of killed processes are removed. `InputError` if another
         process writes the run, or if the run was started with other fingerprints."""
-        with run_lock(self.path / ".lock"):
+        with self._lock():
             self._check_links()
             with disk_errors(self.path):
                 if manifest.get("sealed"):
                     mark_obfuscated(self.path)
                 repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
-                marked = self.path.glob(f".{MARKER}.*.tmp")
-                for leftover in (*self.queries.glob(".*.tmp"), *repeated, *marked):
+                for leftover in (*self.queries.glob(".*.tmp"), *repeated):
                     leftover.unlink(missing_ok=True)
                 # An evaluation may be writing there, whose files stay.
                 remove_leftovers(self.path)
@@ -177,8 +164,11 @@ class RunFolder:
         """Keep other writers away from a run to which no trajectories are added, such as one that
         is being judged. `InputError` if another process writes it, or if this is not a run."""
         self.manifest()
-        with run_lock(self.path / ".lock"):
+        with self._lock():
             yield
+
+    def _lock(self) -> AbstractContextManager[None]:
+        return writer_lock(self.path / ".lock", os.environ.get(SWEEP, ""))
 
     def write(self, trajectory: Trajectory) -> None:
         """Write a trajectory, whole or not at all. It may replace a failed attempt, which moves to
@@ -194,7 +184,7 @@ class RunFolder:
             folder.mkdir(parents=True, exist_ok=True)
             path.replace(folder / f"{len(list(folder.glob('*.json'))) + 1}.json")
         with disk_errors(path):
-            write_text(path, dump_trajectory(trajectory))
+            write_quoting(path, dump_trajectory(trajectory))
         if Outcome.of(trajectory).finished:
             self.rounds(trajectory.qid).path.unlink(missing_ok=True)
 
@@ -337,7 +327,7 @@ class RunFolder:
         yield manifest
         if manifest != before:
             with disk_errors(self.manifest_path):
-                write_json(self.manifest_path, manifest, clear=True)
+                write_json(self.manifest_path, manifest)
 
     def _check_links(self) -> None:
         # The folder may come from somebody else, and a link could lead writes out of it.
@@ -356,7 +346,7 @@ class RunFolder:
                     f"{self.path} holds trajectories but no manifest.json",
                     do="choose another name=, or delete that folder",
                 )
-            write_json(self.manifest_path, manifest, clear=True)
+            write_json(self.manifest_path, manifest)
             return
         written = self.manifest()
         check_same(self.path, written, manifest)
@@ -365,7 +355,7 @@ class RunFolder:
         if any(before.get(key) != manifest.get(key) for key in PROVENANCE):
             now = {key: manifest.get(key) for key in ("created", *PROVENANCE)}
             written["resumed"] = [*resumed, now]
-            write_json(self.manifest_path, written, clear=True)
+            write_json(self.manifest_path, written)
 
 
 def _now() -> str:
@@ -385,7 +375,7 @@ class RoundsFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a round. It is on disk when this returns."""
-        log = JsonLinesLog(self.path)
+        log = JsonLinesLog(self.path, quoting=True)
         try:
             log.append(record)
         finally:
@@ -490,129 +480,6 @@ def of_question(values: Mapping[str, _Value], name: str) -> _Value | None:
     """The value of a question id, or of the question that a `repeat_id` repeats; None without
     one."""
     return values[name] if name in values else values.get(question_of(name))
-
-
-# The lock of a run. `flock` decides on one machine. The kernel frees it when its holder dies, also
-# by kill -9, so that there is nothing to clean up and no race. The text of the lock file (process,
-# host, start time) is for the error message, and for file systems on which other hosts do not see
-# a `flock`, such as some NFS mounts: a text of another host is never overridden, because only a
-# person can know whether that process still runs. `filelock` polls: 8 processes that hold a lock
-# for 2 ms each waited up to 955 ms for it, and 64 ms for this one.
-
-
-@dataclass(frozen=True)
-class _Holder:
-    """The text of a lock file: a process id (0: unknown), its host, its start time, and its sweep
-    (empty: unknown)."""
-
-    pid: int = 0
-    host: str = ""
-    started: str = ""
-    sweep: str = ""
-
-    @property
-    def is_local(self) -> bool:
-        return self.host in ("", socket.gethostname())
-
-    @property
-    def holds(self) -> bool:
-        """Whether the holder must be believed although `flock` was obtained. A process id without
-        a start time proves nothing, because ids are used again."""
-        alive = bool(self.started) and process_started(self.pid) == self.started
-        return alive or not self.is_local
-
-
-@contextmanager
-def run_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` during the block, after waiting for a holder of the same sweep. The
-    file stays, because removing it would let two processes lock two files of the same name.
-    `InputError` with the process id and the host of any other holder, and if `path` is a symbolic
-    link or the file system has no locks."""
-    try:
-        handle = open_own(path)
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path.parent}: {error.strerror}", do="choose a folder that you may write"
-        ) from error
-    try:
-        _take(handle, path)
-        try:
-            yield
-        finally:
-            os.ftruncate(handle, 0)
-    finally:
-        os.close(handle)
-
-
-def process_started(pid: int) -> str:
-    """The start time of a process in clock ticks of the kernel; empty if /proc does not have it.
-    Together with the id it identifies a process, because ids are used again."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]
-
-
-def _take(handle: int, path: Path) -> None:
-    sweep = os.environ.get(SWEEP, "")
-    try:
-        if holder := _other_holder(handle):
-            if not holder.sweep or holder.sweep != sweep:
-                raise _held(path, holder)
-            # An equal cell of the same sweep. This one waits, and then finds the work done.
-            fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-            raise
-        raise InputError(
-            f"the file system of {path.parent} offers no locks ({error.strerror})",
-            do="put the runs folder on a local disk",
-        ) from error
-    if (holder := _read_holder(handle)).holds:
-        raise _held(path, holder)
-    pid = os.getpid()
-    own = _Holder(pid, socket.gethostname(), process_started(pid), sweep)
-    os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(asdict(own)).encode(), 0)
-    os.fsync(handle)
-
-
-def _other_holder(handle: int) -> _Holder | None:
-    """The holder of the lock; None once this process has it. A holder writes its text after it has
-    obtained the lock and empties it before the release. In between the text names nobody or a dead
-    process, and this waits a moment."""
-    deadline = time.monotonic() + _NAMING_SECONDS
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return None
-        except BlockingIOError:
-            holder = _read_holder(handle)
-        if holder.holds or time.monotonic() > deadline:
-            return holder
-        time.sleep(0.01)
-
-
-def _read_holder(handle: int) -> _Holder:
-    """The text of a lock file. Invalid parts are unknown: a process may be killed while it writes,
-    and the file may come from anywhere."""
-    values: Mapping[str, Any] = {}
-    with suppress(ValueError, RecursionError):
-        values = mapping(json.loads(os.pread(handle, 4096, 0)))
-    pid = values.get("pid")
-    names = (text_of(values.get(name)) for name in ("host", "started", "sweep"))
-    return _Holder(pid if isinstance(pid, int) and pid > 0 else 0, *names)
-
-
-def _held(path: Path, holder: _Holder) -> InputError:
-    pid, host = holder.pid or "unknown", holder.host or "unknown"
-    do = f"if that process is gone, delete {path} and run the same command"
-    if holder.is_local:
-        do = "wait for it or stop it, then run the same command; or give this run another name="
-    return InputError(
-        f"the run {path.parent} is being written by process {pid} on host {host}", do=do
-    )
 
 
 def evaluated_runs(folder: Path) -> list[Path]:

@@ -24,7 +24,8 @@ from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import JsonLinesLog, fingerprint
+from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.json_lines import JsonLinesLog
 from soundingline.toolkit.llm import Turn
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.errors import Refused, ServerGone

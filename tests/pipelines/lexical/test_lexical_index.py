@@ -39,9 +39,9 @@ from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex, Le
 from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths, to_bytes
 from soundingline.pipelines.lexical.word_break import WordTable, scan, segment
+from soundingline.toolkit.checksums import VERIFIED
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import VERIFIED
 from soundingline.toolkit.jit import compiled
 
 UNITS = [

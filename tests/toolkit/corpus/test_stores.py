@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import forked
 
-from soundingline.toolkit import files
+from soundingline.toolkit import checksums
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
 from soundingline.toolkit.corpus import store as module
 from soundingline.toolkit.corpus.links import LinkGraph
@@ -199,8 +199,8 @@ def test_other_kinds_versions_and_fingerprints_are_refused(passages, tmp_path):
     with sqlite3.connect(texts / module._FILE) as connection:
         connection.execute("UPDATE meta SET value = '1' WHERE key = 'version'")
     connection.close()
-    (texts / files.CHECKSUM_LIST).unlink()
-    files.write_checksum_list(texts)
+    (texts / checksums.CHECKSUM_LIST).unlink()
+    checksums.write_checksum_list(texts)
     with pytest.raises(InputError, match=r"holds document store, version 1. valid: .* version 2"):
         SqliteStore(texts)
 

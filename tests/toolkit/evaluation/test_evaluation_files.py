@@ -213,11 +213,11 @@ def test_two_evaluations_at_once_leave_the_files_of_one(tmp_path, monkeypatch):
     assert early.metrics != late.metrics
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow_at_first(path, text, *, clear=False):
+    def slow_at_first(path, text):
         if path.name == "run.trec" and not begun.is_set():
             begun.set()  # The early summary is written, its metrics are not.
             assert may_end.wait(30)
-        write_text(path, text, clear=clear)
+        write_text(path, text)
 
     monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", slow_at_first)
     with ThreadPoolExecutor(2) as pool:
@@ -236,10 +236,10 @@ def test_a_reader_waits_for_an_evaluation_that_is_being_written(tmp_path, monkey
     metrics = load_run(folder.path).metrics
     begun, may_end = threading.Event(), threading.Event()
 
-    def slow(path, text, *, clear=False):
+    def slow(path, text):
         begun.set()
         assert may_end.wait(30)
-        write_text(path, text, clear=clear)
+        write_text(path, text)
 
     monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", slow)
     with ThreadPoolExecutor(3) as pool:

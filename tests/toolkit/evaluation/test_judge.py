@@ -452,12 +452,12 @@ def test_a_damaged_verdict_alone_is_judged_again(tmp_path, capsys):
     cases = [CASE._replace(qid=qid) for qid in ("a", "b", "c")]
     written(record, *(ModelVerdict(case.qid, True, case=CASE.fingerprint) for case in cases))
     content = record.path.read_bytes()
-    damaged = content.replace(b'"qid":"b","correct":true', b'"qid":"b","correct":1234')
+    damaged = content.replace(b'"qid":"b","correct":true', b'"qid":"b","correct":tr\x00\x00')
     record.path.write_bytes(damaged)
-    with pytest.raises(InputError, match="line 3 does not match its checksum"):
+    with pytest.raises(InputError, match="line 3 is not a JSON object"):
         verdicts_in(record.path)
     assert [case.qid for case in record.left(cases)] == ["b"]
-    assert "line 3 does not match its checksum" in capsys.readouterr().err
+    assert "line 3 is not a JSON object" in capsys.readouterr().err
     assert record.path.with_name(f"{record.path.name}.damaged-1").read_bytes() == damaged
     written(record, ModelVerdict("b", True, case=CASE.fingerprint))
     record.path.write_bytes(b"?" + record.path.read_bytes())

@@ -695,14 +695,6 @@ def test_a_line_cut_short_by_kill_9_costs_no_whole_one(path, capsys, cut):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_an_amount_that_another_bit_has_changed_stops_the_run(path):
-    content = killed(path, 3)
-    path.write_bytes(content.replace(b'"dollars":3', b'"dollars":1'))
-    with pytest.raises(InputError, match="line 2 does not match its checksum"):
-        open_ledger(path).__enter__()
-    assert path.exists()
-
-
 # Damaged files.
 
 DAMAGED = {

@@ -30,7 +30,7 @@ from soundingline.pipelines.prompting import CachedLLM
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.judge import LlmJudge
-from soundingline.toolkit.files import process_alive
+from soundingline.toolkit.files import mark_obfuscated
 from soundingline.toolkit.llm import local_servers
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
@@ -45,7 +45,8 @@ from soundingline.toolkit.llm.local_servers import (
 from soundingline.toolkit.llm.messages import SamplingParams, Turn, user
 from soundingline.toolkit.llm.openai import OpenAIChat
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.obfuscation import is_obfuscated, mark_obfuscated, read_text
+from soundingline.toolkit.locks import process_alive
+from soundingline.toolkit.obfuscation import is_obfuscated, read_text
 
 FAKE = Path(__file__).with_name("fake_server.py")
 ROOT = Path(__file__).resolve().parents[3]

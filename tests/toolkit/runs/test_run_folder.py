@@ -7,14 +7,12 @@ import os
 import platform
 import random
 import socket
-import subprocess
-import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -25,16 +23,14 @@ from support.needs import cases
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import dump_json
+from soundingline.toolkit.locks import writer_lock
 from soundingline.toolkit.obfuscation import VARIABLE
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.runs.run_folder import (
-    SWEEP,
     RunFolder,
     escape_qid,
-    process_started,
     question_of,
     repeat_id,
-    run_lock,
     unescape_qid,
 )
 from soundingline.toolkit.trajectory import (
@@ -271,11 +267,11 @@ def test_a_question_continues_from_the_rounds_before_a_damaged_one(folder, capsy
         for record in numbered:
             rounds.append(record)
         for times, number in enumerate((3, 1), start=1):
-            damaged = rounds.path.read_bytes().replace(b'"round":%d' % number, b'"round":9')
+            damaged = rounds.path.read_bytes().replace(b'"round":%d' % number, b'"round"')
             rounds.path.write_bytes(damaged)
             assert rounds.read() == numbered[: number - 1]
             line, aside = capsys.readouterr().err, f"q.rounds.jsonl.damaged-{times}"
-            assert f"line {number} does not match its checksum; it was copied to {aside}" in line
+            assert f"line {number} is not a JSON object; it was copied to {aside}" in line
             assert line.count("\n") == 1
             assert (rounds.path.parent / aside).read_bytes() == damaged
         rounds.append(numbered[0])
@@ -358,7 +354,7 @@ def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch):
 
 
 def hold(ready, lock):
-    with run_lock(lock):
+    with writer_lock(lock):
         ready()
         time.sleep(60)
 
@@ -384,42 +380,43 @@ def nameless(lock, **text):
 
 def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_killed(lock):
     holder = forked(hold, lock)
-    with pytest.raises(InputError) as error, run_lock(lock):
+    with pytest.raises(InputError) as error, writer_lock(lock):
         pytest.fail("must not be taken")
     assert f"process {holder.pid} on host {socket.gethostname()}" in str(error.value)
     holder.kill()
     holder.join(30)
     assert json.loads(lock.read_text())["pid"] == holder.pid
-    with run_lock(lock):
+    with writer_lock(lock):
         assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 def test_a_process_takes_it_once_and_again_after_release_or_an_error(lock):
-    with run_lock(lock), pytest.raises(InputError, match=str(os.getpid())), run_lock(lock):
+    with writer_lock(lock), pytest.raises(InputError, match=str(os.getpid())), writer_lock(lock):
         pytest.fail("must not be taken")
-    with pytest.raises(ValueError, match="inside"), run_lock(lock):
+    with pytest.raises(ValueError, match="inside"), writer_lock(lock):
         raise ValueError("inside")
-    with run_lock(lock):
+    with writer_lock(lock):
         pass
     assert lock.read_text() == ""
 
 
-@pytest.mark.parametrize("earlier", [{}, {"pid": 7, "host": socket.gethostname(), "sweep": "old"}])
-def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(lock, monkeypatch, earlier):
-    monkeypatch.setenv(SWEEP, "this one")
+# No process has this id: it is above the largest that Linux assigns.
+DEAD = {"pid": 4_999_999, "host": socket.gethostname(), "sweep": "old"}
+
+
+@pytest.mark.parametrize("earlier", [{}, DEAD])
+def test_a_cell_waits_for_its_twin_that_has_not_named_itself_yet(lock, earlier):
     steps = []
 
     def twin():
-        with run_lock(lock):
+        with writer_lock(lock, "this one"):
             steps.append("the second has it")
 
     waiting = threading.Thread(target=twin)
     with nameless(lock, **earlier):
         waiting.start()
         waiting.join(0.1)
-        pid = os.getpid()
-        own = {"host": socket.gethostname(), "started": process_started(pid), "sweep": "this one"}
-        leave(lock, pid=pid, **own)
+        leave(lock, pid=os.getpid(), host=socket.gethostname(), sweep="this one")
         waiting.join(0.1)
         steps.append("the first lets go")
         leave(lock)
@@ -431,7 +428,7 @@ def test_a_lock_that_is_being_released_is_taken_and_a_nameless_holder_refused(lo
     steps = []
 
     def take():
-        with run_lock(lock):
+        with writer_lock(lock):
             steps.append("taken")
 
     taking = threading.Thread(target=take)
@@ -441,44 +438,38 @@ def test_a_lock_that_is_being_released_is_taken_and_a_nameless_holder_refused(lo
         assert not steps
     taking.join(30)
     assert steps == ["taken"]
-    monkeypatch.setattr("soundingline.toolkit.runs.run_folder._NAMING_SECONDS", 0.05)
-    refused = pytest.raises(InputError, match="process unknown on host unknown")
-    with nameless(lock), refused, run_lock(lock):
-        pytest.fail("must not be taken")
+    monkeypatch.setattr("soundingline.toolkit.locks._NAMING_SECONDS", 0.05)
+    for text in ({}, {"pid": -1}, {"pid": 2**70}):
+        refused = pytest.raises(InputError, match="process unknown on host unknown")
+        with nameless(lock, **text), refused, writer_lock(lock):
+            pytest.fail("must not be taken")
 
 
-OF_ANOTHER = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "started": "1"})
+def test_a_cell_of_another_sweep_does_not_wait(lock):
+    other = {"pid": os.getpid(), "host": socket.gethostname(), "sweep": "another"}
+    with ThreadPoolExecutor(1) as pool, nameless(lock, **other):
+        taking = pool.submit(writer_lock(lock, "this one").__enter__)
+        with pytest.raises(InputError, match=f"process {os.getpid()} "):
+            taking.result(10)
+
+
+OF_THIS_ID = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
 
 
 @pytest.mark.parametrize(
-    "text", ['{"pid": 1', "[" * 4096, OF_ANOTHER], ids=["half", "deep", "other"]
+    "text", ['{"pid": 1', "[" * 4096, OF_THIS_ID], ids=["half", "deep", "reused id"]
 )
 def test_the_lock_of_a_killed_process_is_taken_over_whatever_its_text(lock, text):
     lock.parent.mkdir(parents=True)
     lock.write_text(text)
-    with run_lock(lock):
+    with writer_lock(lock):
         holder = json.loads(lock.read_text())
-        assert (holder["pid"], holder["started"]) == (os.getpid(), process_started(os.getpid()))
-
-
-def test_without_proc_a_lock_that_was_obtained_is_held(lock, monkeypatch):
-    monkeypatch.setattr("soundingline.toolkit.runs.run_folder.process_started", lambda pid: "")
-    # The holder was killed and this process has its id now.
-    leave(lock, pid=os.getpid(), host=socket.gethostname(), started="")
-    with run_lock(lock):
-        assert json.loads(lock.read_text())["pid"] == os.getpid()
-
-
-def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock):
-    pid = os.getpid()
-    leave(lock, pid=pid, host=socket.gethostname(), started=process_started(pid))
-    with pytest.raises(InputError, match=f"process {pid} "), run_lock(lock):
-        pytest.fail("must not be taken")
+        assert holder == {"pid": os.getpid(), "host": socket.gethostname(), "sweep": ""}
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["pid", "host", "started", "other"]),
+        st.sampled_from(["pid", "host", "sweep", "other"]),
         st.one_of(
             st.none(),
             st.booleans(),
@@ -493,10 +484,10 @@ def test_a_living_process_holds_it_where_the_file_system_forgot_its_lock(lock):
     | st.none()
 )
 @example({"pid": None})
-@example({"pid": 7, "host": "elsewhere", "started": "1"})
-@example({"pid": None, "host": socket.gethostname(), "started": "1"})
-@example({"pid": -1, "host": socket.gethostname(), "started": None})
-@example({"pid": 2**70, "host": socket.gethostname(), "started": ""})
+@example({"pid": 7, "host": "elsewhere"})
+@example({"pid": None, "host": socket.gethostname()})
+@example({"pid": -1, "host": socket.gethostname()})
+@example({"pid": 2**70, "host": socket.gethostname()})
 def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_factory, text):
     lock = tmp_path_factory.getbasetemp() / "any-text" / ".lock"
     lock.parent.mkdir(exist_ok=True)
@@ -504,20 +495,12 @@ def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_f
     host = text.get("host") if isinstance(text, dict) else None
     elsewhere = isinstance(host, str) and host not in ("", socket.gethostname())
     if elsewhere:
-        with pytest.raises(InputError, match=f"on host .* delete {lock}"), run_lock(lock):
+        with pytest.raises(InputError, match=f"on host .* delete {lock}"), writer_lock(lock):
             pytest.fail("must not be taken")
         assert lock.read_text() == json.dumps(text)
     else:
-        with run_lock(lock):
+        with writer_lock(lock):
             assert json.loads(lock.read_text())["pid"] == os.getpid()
-
-
-def test_a_start_time_names_this_process_and_no_dead_one():
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait(30)
-    if Path("/proc/self/stat").exists():
-        assert process_started(os.getpid()).isdecimal()
-    assert process_started(child.pid) == ""
 
 
 # Trajectories survive the way to JSON and back.
