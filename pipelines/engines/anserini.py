@@ -74,7 +74,7 @@ class AnseriniEngine:
     @property
     def supports(self) -> frozenset[str]:
         """See `Engine`. RM3 needs document vectors."""
-        return _supports(self.document_vectors)
+        return frozenset({"bm25", "ql", "rm3"} if self.document_vectors else {"bm25", "ql"})
 
     @property
     def fingerprint(self) -> str:
@@ -121,10 +121,6 @@ class AnseriniEngine:
         return AnseriniProcess(self.jar, self.java_home, self.heap, opened)
 
 
-def _supports(document_vectors: bool) -> frozenset[str]:
-    return frozenset({"bm25", "ql", "rm3"} if document_vectors else {"bm25", "ql"})
-
-
 class AnseriniIndex(TermIndex):
     """An opened Anserini index with a machine of its own, which starts at the first search."""
 
@@ -139,11 +135,6 @@ class AnseriniIndex(TermIndex):
     def document_frequency(self, term: str) -> int:
         """In how many documents an index term occurs."""
         return int(self._process.request("frequency", term=term))
-
-    @property
-    def supports(self) -> frozenset[str]:
-        """See `OpenedIndex`. RM3 needs document vectors."""
-        return _supports(self.manifest["document_vectors"])
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """See `OpenedIndex`.
