@@ -20,8 +20,9 @@ import pandas as pd
 import pyterrier as pt
 
 from soundingline.pipelines.engines.engine import RankedList
-from soundingline.pipelines.enrich.phrases import batches, read_phrases
+from soundingline.pipelines.enrich.phrases import read_phrases
 from soundingline.pipelines.fusion import FUSIONS, fused_by_rank
+from soundingline.pipelines.index_folder import batches
 from soundingline.pipelines.prompting import LlmStep, PromptTemplate
 from soundingline.pipelines.retrieve import check_queries, ranked
 from soundingline.pipelines.rewrite import QueryContext, query_contexts

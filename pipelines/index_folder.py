@@ -13,7 +13,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import islice, starmap
 from numbers import Integral, Real
 from operator import length_hint
 from pathlib import Path
@@ -32,9 +32,10 @@ from soundingline.toolkit.files import dump_json, fingerprint, is_free, write_js
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import RankedList
     from soundingline.pipelines.lexical.analyzers import Analyzer
-    from soundingline.pipelines.retrieve import BM25
+    from soundingline.pipelines.retrieve import BM25, QueryLikelihood
 
 
+Item = TypeVar("Item")
 Terms = TypeVar("Terms", bound="TermIndex")
 Documents: TypeAlias = "pd.DataFrame | Iterable[Unit | Mapping[str, Any]]"
 """A frame with the columns `docno`, `text` and perhaps `title`, or an iterable of dicts with these
@@ -167,6 +168,12 @@ def as_units(documents: Documents) -> Iterable[Unit]:
             valid="a frame with the columns docno and text, or an iterable of dicts or Units",
         )
     return _Units(documents.__iter__, length_hint(documents))
+
+
+def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items; the last one may be shorter."""
+    iterator = iter(items)
+    return iter(lambda: list(islice(iterator, size)), [])
 
 
 class _Units:
@@ -324,6 +331,13 @@ class TermIndex(OpenedIndex):
         from soundingline.pipelines.retrieve import BM25
 
         return BM25(k1=k1, b=b, depth=depth, index=self)
+
+    @check_call
+    def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
+        """A PyTerrier transformer over this index; see `QueryLikelihood`."""
+        from soundingline.pipelines.retrieve import QueryLikelihood
+
+        return QueryLikelihood(mu=mu, depth=depth, index=self)
 
     def over(self: Terms, base: Terms) -> Terms:
         """This index of enriched documents, with `base` as the index of the documents themselves.

@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, ClassVar, cast
@@ -32,11 +31,12 @@ from soundingline.pipelines.index_folder import (
     TermIndex,
     UniqueUnits,
     as_units,
+    batches,
     read_manifest,
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.retrieve import RM3, QueryLikelihood
+from soundingline.pipelines.retrieve import RM3
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError, Runtime
 from soundingline.toolkit.files import atomic_folder, fingerprint
@@ -90,9 +90,8 @@ class AnseriniEngine:
                 lucene = str(folder / _LUCENE)
                 arguments = [*_INDEXING, "-input", str(folder), "-index", lucene]
                 process.request("create", arguments=arguments)
-                remaining = iter(checked)
                 indexed = 0
-                while batch := list(islice(remaining, _BATCH)):
+                for batch in batches(checked, _BATCH):
                     rows = [{"id": unit.unit_id, "contents": unit.contents} for unit in batch]
                     indexed += process.request("add", documents=list(map(json.dumps, rows)))
                 total = checked.finish()
@@ -131,12 +130,6 @@ class AnseriniIndex(TermIndex):
     def document_frequency(self, term: str) -> int:
         """In how many documents an index term occurs."""
         return int(self._process.request("frequency", term=term))
-
-    def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
-        """Query likelihood with Dirichlet smoothing; see `QueryLikelihood`."""
-        return QueryLikelihood(mu=mu, depth=depth, index=self)
-
-    supports = _SUPPORTS
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """See `OpenedIndex`.

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from soundingline.pipelines.index_folder import (
     TermIndex,
     UniqueUnits,
     as_units,
+    batches,
     read_manifest,
     write_manifest,
 )
@@ -41,7 +42,6 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, fingerprint
 from soundingline.toolkit.optional import import_optional
 
-_T = TypeVar("_T")
 NAME = "opensearch"
 _VERSION = 2  # of the fields below, and of the names of indexes
 _META = "soundingline"
@@ -251,11 +251,10 @@ class _Loading:
             self.cluster.create("PUT", f"/{self.name}", self._definition())
         checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
         rows = self._rows(checked)
-        batch = list(islice(rows, _UNITS_AT_ONCE))
-        self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
-        while batch:
+        for number, batch in enumerate(batches(rows, _UNITS_AT_ONCE)):
+            if number == 0:
+                self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
             self._send(self._absent(batch) if resuming else batch)
-            batch = list(islice(rows, _UNITS_AT_ONCE))
         return checked.finish()
 
     def _absent(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -352,17 +351,17 @@ class _Loading:
         """`InputError` if the cluster's tokens of the first texts are not ours."""
         if self.engine.analyzer not in _ANALYZERS:
             return
-        batches: list[list[str]] = []
+        parts: list[list[str]] = []
         size = _TOKENS_AT_ONCE
         for text in texts:
             part = text[: 4 * _TOKENS_AT_ONCE]  # of a text with too many tokens for one request
             tokens = len(part.split()) + sum(not char.isalnum() for char in part)
             size += tokens
             if size > _TOKENS_AT_ONCE:
-                batches.append([])
+                parts.append([])
                 size = tokens
-            batches[-1].append(part)
-        for batch in batches:
+            parts[-1].append(part)
+        for batch in parts:
             request = {"analyzer": "contents", "text": batch}
             reply = self.cluster.ask("POST", f"/{self.name}/_analyze", request)
             theirs = [token["token"] for token in reply["tokens"]]
@@ -417,12 +416,6 @@ class _Loading:
         )
 
 
-def _parts(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Parts of the items, each for one request."""
-    for start in range(0, len(items), _NUMBERS_AT_ONCE):
-        yield items[start : start + _NUMBERS_AT_ONCE]
-
-
 def _stored(term: str) -> str:
     return term.replace(" ", _JOIN)
 
@@ -451,7 +444,7 @@ class _Docnos:
             yield hit["_source"]
 
     def _hits(self, numbers: NDArray[Any], wanted: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        for part in _parts(np.unique(numbers).tolist()):
+        for part in batches(np.unique(numbers).tolist(), _NUMBERS_AT_ONCE):
             body = {"query": {"terms": {"number": part}}, "size": len(part), **wanted}
             (found,) = self._cluster.searched(self._name, [body], ["unit ids"])
             yield from found
@@ -465,8 +458,8 @@ class _Docnos:
         """Fields of the units, None for an unknown id."""
         rows: list[Any] = []
         chosen: dict[str, Any] = {"_source_includes": ",".join(fields)}
-        for part in _parts(ids):
-            body = {"ids": list(part)}
+        for part in batches(ids, _NUMBERS_AT_ONCE):
+            body = {"ids": part}
             reply = self._cluster.ask("POST", f"/{self._name}/_mget", body, **chosen)["docs"]
             if failed := next((row for row in reply if "error" in row), None):
                 reason = self._cluster.redacted(json.dumps(failed["error"])[:300])
@@ -536,7 +529,7 @@ class OpenSearchIndex(TermIndex):
 
     def _read_frequencies(self, terms: Iterable[str]) -> None:
         unknown = [name for name in terms if name not in self._frequencies]
-        for part in _parts(unknown):
+        for part in batches(unknown, _NUMBERS_AT_ONCE):
             bodies = [
                 {"query": self._term(name), "size": 0, "track_total_hits": True} for name in part
             ]
@@ -622,7 +615,7 @@ class OpenSearchIndex(TermIndex):
                 by_number: dict[int, float] = {}
                 clauses = self._should(query)
                 wanted = np.unique(own).tolist() if clauses else []
-                for part in _parts(wanted):
+                for part in batches(wanted, _NUMBERS_AT_ONCE):
                     query_of = {"query": {"bool": {"should": clauses}}, **_among(part)}
                     body = {**query_of, "size": len(part), **order}
                     (hits,) = self.cluster.searched(name, [body], [query])

@@ -11,7 +11,8 @@ from typing import Any
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.checkpoint import T5, Checkpoint, t5_tokenizer
 from soundingline.pipelines.device import Placement, within_memory
-from soundingline.pipelines.enrich.phrases import PhraseSource, batches, clean_text
+from soundingline.pipelines.enrich.phrases import PhraseSource, clean_text
+from soundingline.pipelines.index_folder import batches
 from soundingline.pipelines.stage import Collection, Counts, LazyValues
 from soundingline.toolkit.console import track
 from soundingline.toolkit.data import Unit

@@ -23,11 +23,11 @@ from soundingline.pipelines.enrich.phrases import (
     LEFT_OUT,
     PhraseSource,
     WeightedPhrase,
-    batches,
     clean,
     clean_text,
     read_phrases,
 )
+from soundingline.pipelines.index_folder import batches
 from soundingline.pipelines.prompting import (
     PROMPTS,
     TASKS,

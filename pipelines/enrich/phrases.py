@@ -7,9 +7,8 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -27,7 +26,6 @@ KEY = "keywords"
 # or empty (or no text).
 LEFT_OUT = ("repeated", "too_long", "beyond", "empty")
 _LONGEST_CHARACTERS = 200
-Item = TypeVar("Item")
 _CONTROL = ("Cc", "Cf", "Cs", "Co", "Cn")
 
 
@@ -70,12 +68,6 @@ def clean(phrases: Iterable[Any], most: int, words: int) -> tuple[tuple[str, ...
             weighted = isinstance(phrase, WeightedPhrase)
             usable[text.casefold()] = WeightedPhrase(text, phrase.weight) if weighted else text
     return tuple(usable.values()), left_out
-
-
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of `size` items; the last one may be shorter."""
-    iterator = iter(items)
-    return iter(lambda: list(islice(iterator, size)), [])
 
 
 def clean_text(text: str, words: int) -> str:

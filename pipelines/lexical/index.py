@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,10 +58,6 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, Runtime, check_call, check_int, check_weights
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.queries import parse_query
-
-if TYPE_CHECKING:
-    from soundingline.pipelines.retrieve import QueryLikelihood
-
 
 _FIELDS = ("text", "title")
 _AT_ONCE = 1000  # documents
@@ -353,13 +349,6 @@ class LexicalIndex(TermIndex, InvertedIndex):
     def supports(self) -> frozenset[str]:
         """See `OpenedIndex`. Documents with phrases are ranked by BM25 alone."""
         return LexicalEngine.supports if self.base is self else LexicalEngine.supports - {"ql"}
-
-    @check_call
-    def ql(self, mu: float = 1000.0, depth: int = 1000) -> QueryLikelihood:
-        """A PyTerrier transformer over this index; see `QueryLikelihood`."""
-        from soundingline.pipelines.retrieve import QueryLikelihood
-
-        return QueryLikelihood(mu=mu, depth=depth, index=self)
 
     def texts_for(self, model: Any) -> Callable[[Sequence[str]], list[Unit]]:
         """What gives the texts of the documents: the collection of a retriever, or this index."""
