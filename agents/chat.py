@@ -264,7 +264,7 @@ class ChatAgent(Agent):
         # The arguments of `ask_again` after a reply that was of no use.
         unusable: tuple[str, str, Exception | None] | None = None
         while True:
-            reason = talk.used_up()
+            reason = talk.exhausted_budget()
             if reason and not talk.reminder.draft:
                 return await self._demand_answer(talk, reason)
             if unusable:
@@ -304,7 +304,7 @@ class ChatAgent(Agent):
             text = await self._last_reply(talk, demand)
             if partial is None and talk.cut_off and not talk.reminder.follows_format(text or ""):
                 partial, text = text or "", None
-            room = text is not None or talk.retreat(demand)
+            room = text is not None or talk.drop_last_exchange(demand)
         text = text or partial
         # A model may call the closed tools instead of an answer.
         answered = text or talk.episode.messages[-1]["role"] == "tool"
@@ -327,7 +327,7 @@ class ChatAgent(Agent):
             return turn.text
         except (Truncated, ContextOverflow) as cut:
             text = cut.turn.text if cut.turn else ""
-            no_room = isinstance(cut, ContextOverflow) or talk.cramped
+            no_room = isinstance(cut, ContextOverflow) or talk.output_was_shortened
             return None if no_room and not text.strip() else text
         except (OutOfTime, OutOfMoney):
             return ""  # The budget that ended the question first is the recorded reason.
@@ -336,9 +336,9 @@ class ChatAgent(Agent):
 class Conversation:
     """The transcript of `episode` with `model`.
 
-    The transcript only grows at its end. All of it is sent, except what `retreat` leaves out.
-    Methods raise what the model raises, and `OutOfTime` if a reply or the result of a tool does not
-    arrive in time.
+    The transcript only grows at its end. All of it is sent, except what `drop_last_exchange` leaves
+    out. Methods raise what the model raises, and `OutOfTime` if a reply or the result of a tool
+    does not arrive in time.
     """
 
     def __init__(self, episode: Episode, model: ChatModel, agent: ChatAgent) -> None:
@@ -347,7 +347,7 @@ class Conversation:
         self.refused_turns = 0  # with calls after the tools were closed
         self.resampled = 0  # replies without text and call that were sampled again
         self._answer_only = False
-        self.cramped = False  # whether the last request had to ask for a shorter reply
+        self.output_was_shortened = False  # whether the last request had to ask for a shorter reply
         self.cut_off = False  # whether its reply ended by length
         self._model, self._agent = model, agent
         self._budget = agent.resources.budget
@@ -374,14 +374,14 @@ class Conversation:
 
     def make_room(self, text: str) -> bool:
         """Whether a last reply fits the window behind a message `text`, as far as is known. If the
-        answer does not fit, this leaves out what `retreat` does."""
+        answer does not fit, this leaves out what `drop_last_exchange` does."""
         return (
             self._window.fits_answer((*self._sent(), user(text)))
-            or self.retreat(text)
+            or self.drop_last_exchange(text)
             or self._window.fits_anything((*self._sent(), user(text)))
         )
 
-    def retreat(self, text: str) -> bool:
+    def drop_last_exchange(self, text: str) -> bool:
         """Leave the newest exchange, such as a page that was too long, out of what is sent, and
         those before it until there is room for the answer behind a message `text`.
 
@@ -390,7 +390,7 @@ class Conversation:
         """
         below = self._left_out.start or self._too_long or len(self._sent())
         before, fits = self._left_out, False
-        while not fits and (below := self._window.retreat(below)):
+        while not fits and (below := self._window.drop_last_exchange(below)):
             self._left_out = range(below, len(self.episode.messages))
             fits = self._window.fits_answer((*self._sent(), user(text)))
         shorter = self._left_out != before
@@ -406,14 +406,14 @@ class Conversation:
         )
         return [*self._server_warnings, *([left_out] if gap else [])]
 
-    def used_up(self) -> str:
+    def exhausted_budget(self) -> str:
         """The first budget that allows no further tool call. Empty while all allow one."""
         budget, cap = self._budget, self._agent.accounts.question_cap
         cost = self._highest_cost
         checks = (
             ("turns", budget.turns and self._turns >= budget.turns),
-            ("tool_calls", self._calls_used_up()),
-            ("exposed_tokens", self._exposure_used_up()),
+            ("tool_calls", self._calls_exhausted()),
+            ("exposed_tokens", self._exposure_exhausted()),
             ("output_tokens", budget.output_tokens and self._output_tokens >= budget.output_tokens),
             ("context_window", self._window.full(self._sent())),
             # The answer has to be paid for as well.
@@ -431,7 +431,7 @@ class Conversation:
     @property
     def may_call(self) -> bool:
         """Whether the next reply may call a tool."""
-        return not (self._closed or self._steering_due() or self.used_up())
+        return not (self._closed or self._steering_due() or self.exhausted_budget())
 
     def close_tools(self) -> None:
         """Refuse every later tool call."""
@@ -459,7 +459,7 @@ class Conversation:
             sampling = replace(sampling, tool_choice=name)
         messages = self._sent()
         longest = self._window.longest_reply(messages)
-        self.cramped = longest != sampling.max_output_tokens
+        self.output_was_shortened = longest != sampling.max_output_tokens
         sampling = replace(sampling, max_output_tokens=longest)
         self._was_left_out, self.cut_off = self._left_out, False
         self._turns += 1
@@ -492,7 +492,9 @@ class Conversation:
         """The model's reply to `messages`, sampled again as `ChatAgent.resample` says."""
         for left in range(self._agent.resample, -1, -1):
             try:
-                turn = await self.in_time(self._model.respond(messages, self._tools, sampling))
+                turn = await self.with_deadline(
+                    self._model.respond(messages, self._tools, sampling)
+                )
             except Truncated as cut:
                 if not left or cut.turn is None or not cut.turn.empty:
                     raise
@@ -532,14 +534,14 @@ class Conversation:
         self.refused_turns += self.steered or self._answer_only or not self._tools
         results = []
         for call in turn.tool_calls:
-            if self._calls_used_up() or self._exposure_used_up() or self._steering_due():
+            if self._calls_exhausted() or self._exposure_exhausted() or self._steering_due():
                 self.close_tools()
             try:
                 arguments = call.parsed()
             except ValueError:
                 # The session refuses a text in the place of an object, and quotes it.
                 arguments = call.arguments
-            result = await self.in_time(asyncio.to_thread(tool.call, call.name, arguments))
+            result = await self.with_deadline(asyncio.to_thread(tool.call, call.name, arguments))
             self.episode.add_result(call.id, result)
             results.append(result)
         return results
@@ -560,18 +562,18 @@ class Conversation:
         closed = self._tools and not self.may_call
         self.say(self._agent.texts.words(f"{section}_closed" if closed else section))
 
-    async def in_time(self, work: Awaitable[T]) -> T:
+    async def with_deadline(self, work: Awaitable[T]) -> T:
         """The result of `work`; `OutOfTime` when the seconds of the question are over."""
         return await within(work, self._budget.patience(self.episode.seconds))
 
     def _steering_due(self) -> bool:
         return self._budget.steer_at < 1 and self._budget.is_late(self.episode.seconds)
 
-    def _calls_used_up(self) -> bool:
+    def _calls_exhausted(self) -> bool:
         most = self._budget.tool_calls
         return most is not None and len(self.episode.tool.calls) >= most
 
-    def _exposure_used_up(self) -> bool:
+    def _exposure_exhausted(self) -> bool:
         most = self._budget.exposed_tokens
         return most is not None and self.episode.tool.exposures.tokens >= most
 
@@ -814,7 +816,7 @@ class ContextWindow:
             again = math.ceil(message_bytes({**reply, "reasoning": ""}) * self._rate) + _ENVELOPE
             self._counted = _Count(len(messages) + 1, counted + max(output, again))
 
-    def retreat(self, below: int) -> int:
+    def drop_last_exchange(self, below: int) -> int:
         """Go back to the newest accepted request of fewer than `below` messages. Returns the number
         of its messages, 0 if there is none."""
         shorter = [count for count in self._accepted if count.messages < below]

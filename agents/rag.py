@@ -72,12 +72,12 @@ class RagAgent(ChatAgent):
         episode = talk.episode
         found = await self._search_by_model(talk) if self.query == "model" else None
         if found is None:
-            found = await talk.in_time(
+            found = await talk.with_deadline(
                 asyncio.to_thread(episode.search, episode.topic.text, _SEARCHES)
             )
         if found is not None and not _shows_texts(found):
             reading = asyncio.to_thread(self._read, episode.tool, found.call.ranking)
-            for result in await talk.in_time(reading):
+            for result in await talk.with_deadline(reading):
                 episode.record(result, _READS)
         talk.answer_only()
         await super()._converse(talk)

@@ -81,7 +81,7 @@ class SearchR1Agent(ChatAgent):
         return _OneReply(model)
 
     async def _converse(self, talk: Conversation) -> None:
-        while not (reason := talk.used_up()):
+        while not (reason := talk.exhausted_budget()):
             talk.steer_if_due()
             try:
                 turn = await talk.ask()
@@ -103,7 +103,7 @@ class SearchR1Agent(ChatAgent):
                 tool.reasoning = reasoning
             name, argument = search_tool_of(tool)
             search = asyncio.to_thread(tool.call, name, {argument: action[2].strip()})
-            result = await talk.in_time(search)
+            result = await talk.with_deadline(search)
             talk.say(f"\n\n<information>{_information(result)}</information>\n\n")
         await self._demand_answer(talk, reason)
 

@@ -75,7 +75,7 @@ _SATISFIED = 0.5  # the teacher's overall judgement from which a document counts
 _CANDIDATES = "candidates"
 
 
-class Question(NamedTuple):
+class WrittenQuestion(NamedTuple):
     """A generated question, its cluster, and the documents that it was written from."""
 
     qid: str
@@ -182,10 +182,10 @@ def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -
 
 def _questions(
     settings: Settings, benchmark: Benchmark, folder: Path, clusters: int, each: int, seed: int
-) -> list[Question]:
+) -> list[WrittenQuestion]:
     path = folder / "questions.json"
     if path.exists():
-        return [Question(**row) for row in read_json(path, list[dict[str, Any]])]
+        return [WrittenQuestion(**row) for row in read_json(path, list[dict[str, Any]])]
     chosen = heapq.nsmallest(
         _MOST_DOCUMENTS, benchmark.documents(), key=lambda document: fingerprint(document.docid)
     )
@@ -205,11 +205,11 @@ def _questions(
     else:
         by = llm.name
         written = _asked(settings, llm, folder, [documents for _, documents in shown])
-    by_text: dict[str, Question] = {}
+    by_text: dict[str, WrittenQuestion] = {}
     for place, ((number, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
         if text:
             docids = [document.docid for document in documents]
-            question = Question(f"g{place}", text, number, docids, by)
+            question = WrittenQuestion(f"g{place}", text, number, docids, by)
             by_text[" ".join(text.split()).casefold()] = question
     result = list(by_text.values())
     write_json(path, [one._asdict() for one in result])
@@ -286,7 +286,7 @@ def _asked(
 
 
 def _judgements(
-    settings: Settings, benchmark: Benchmark, folder: Path, written: Sequence[Question]
+    settings: Settings, benchmark: Benchmark, folder: Path, written: Sequence[WrittenQuestion]
 ) -> list[dict[str, Any]]:
     path = folder / "judgements.jsonl"
     if not path.exists():
@@ -309,7 +309,7 @@ def _judgements(
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def generated(benchmark: Benchmark, written: Sequence[Question]) -> Benchmark:
+def generated(benchmark: Benchmark, written: Sequence[WrittenQuestion]) -> Benchmark:
     """The corpus of a benchmark with other questions, about which nothing is judged."""
     other = copy.copy(benchmark)
     other.topics = [Topic(one.qid, one.text) for one in written]
@@ -340,7 +340,7 @@ def examples(row: Mapping[str, Any]) -> Iterator[Example]:
 
 
 def split(
-    written: Sequence[Question], held_out: float
+    written: Sequence[WrittenQuestion], held_out: float
 ) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """The texts of the questions to learn from, to calibrate with, and to check the calibration,
     by the hashes of the texts. `InputError` for fewer than three."""

@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import OptionFiles, Plan, block, measured_runs
+from soundingline.experiments.planning import ExperimentPlan, OptionFiles, block, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
@@ -246,7 +246,7 @@ def list_options(settings: Settings, group: str = "") -> None:
             files = OptionFiles(settings.search_path)
             measured = measured_runs(Path(settings.config.paths.runs))
             blocks = (
-                block(name, about, *Plan.of(name, files, measured))
+                block(name, about, *ExperimentPlan.of(name, files, measured))
                 for name, about in sorted(within.items())
                 if not name.startswith("base/")  # what experiments share
             )
@@ -289,7 +289,9 @@ def describe(
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
         files = OptionFiles(settings.search_path)
         measured = measured_runs(Path(settings.config.paths.runs))
-        plan = Plan(plain_values(settings.config), settings.choices, cells, files, measured)
+        plan = ExperimentPlan(
+            plain_values(settings.config), settings.choices, cells, files, measured
+        )
         power = [line for line in [plan.power_text()] if line]
         threats = lines_of(
             threats_of(

@@ -2,7 +2,7 @@
 
 Tokens and seconds of a question are those of a run on disk with the same benchmark, agent, tool and
 model, if there is one. Otherwise dollars are the paper's if it states them, else those of a formula
-(`Plan._estimate`), which `soundingline describe experiment=...` prints.
+(`ExperimentPlan._estimate`), which `soundingline describe experiment=...` prints.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Model(NamedTuple):
         return billions * _PRECISION.get(form, 2.0)
 
 
-class Estimate(NamedTuple):
+class ExperimentEstimate(NamedTuple):
     """Tokens of a question, and dollars and hours of a cell with its repeats; None where
     unknown."""
 
@@ -266,7 +266,7 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
     return models
 
 
-class Plan:
+class ExperimentPlan:
     """An experiment: its configuration, its cells, and the models of all cells.
 
     Args:
@@ -292,7 +292,7 @@ class Plan:
     @classmethod
     def of(
         cls, name: str, files: OptionFiles, measured: Sequence[Measured] = ()
-    ) -> tuple[Plan, int]:
+    ) -> tuple[ExperimentPlan, int]:
         """The plan of the experiment of this name, and the number of cells of its laptop form."""
         option = files.option(f"experiment/{name}")
         config = files.compose(option.choices, option.values)
@@ -363,13 +363,15 @@ class Plan:
             *([f"a GPU for {', '.join(small)} on a large corpus"] if small else []),
         ]
 
-    def estimates(self) -> Iterator[Estimate | None]:
+    def estimates(self) -> Iterator[ExperimentEstimate | None]:
         """The estimate of each cell; None without an agent that asks a model, and where the number
         of questions is unknown."""
         for cell, models in zip(self.cells, self.models, strict=True):
             yield self._estimate(cell, models)
 
-    def _estimate(self, cell: Sequence[str], models: Mapping[str, Model]) -> Estimate | None:
+    def _estimate(
+        self, cell: Sequence[str], models: Mapping[str, Model]
+    ) -> ExperimentEstimate | None:
         """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
         earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
         prompt + n (n + 1) / 2 call, of which fresh = prompt + n call.
@@ -393,7 +395,7 @@ class Plan:
             tokens = {"input": run.input, "cached": run.cached, "output": run.output}
             one = Usage(**{k: round(n / run.requests) for k, n in tokens.items()})
             cost = Price.of_record(llm["price"]).cost(one)
-            return Estimate(
+            return ExperimentEstimate(
                 questions,
                 repeats,
                 run.calls,
@@ -424,7 +426,7 @@ class Plan:
         budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
-        return Estimate(
+        return ExperimentEstimate(
             questions,
             repeats,
             calls,
@@ -503,7 +505,7 @@ class Plan:
                 )
 
 
-def block(name: str, about: str, plan: Plan, laptop: int) -> str:
+def block(name: str, about: str, plan: ExperimentPlan, laptop: int) -> str:
     """What `soundingline list experiments` prints of an experiment, in at most `WIDTH` columns."""
     published = plan.published
     source = published.title if published else "none"

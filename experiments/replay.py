@@ -64,7 +64,7 @@ _KEPT = (*_BEFORE_CHANGE, "search_calls", "tool_errors")
 
 
 @dataclass
-class Side:
+class ReplayedSide:
     """One side of a comparison: trajectories without texts, values by measure and question, and of
     a replay the trajectories before the first changed page."""
 
@@ -92,7 +92,7 @@ class Replaying:
         search_tool: SearchTool,
         evidence: Mapping[str, frozenset[str]],
     ) -> None:
-        self.recorded, self.replayed = Side(), Side()
+        self.recorded, self.replayed = ReplayedSide(), ReplayedSide()
         self.calls: dict[str, dict[str, int]] = {}
         self._backend = backend
         self._store = store
@@ -223,7 +223,7 @@ def _first(trajectory: Trajectory, relevant: frozenset[str]) -> dict[str, float]
     return {"first_evidence_call": calls_until_evidence(trajectory, relevant)} if relevant else {}
 
 
-def _write(folder: RunFolder, side: Side, benchmark: Benchmark) -> None:
+def _write(folder: RunFolder, side: ReplayedSide, benchmark: Benchmark) -> None:
     """The evaluation of one side: what is retrieved and shown, and no answer."""
     judged = Benchmark(benchmark.name, benchmark.topics, benchmark.qrels)  # without answers
     evaluation = evaluate_run(side.rows, judged, measures=())

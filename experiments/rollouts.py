@@ -280,13 +280,13 @@ class RolloutRunner:
         self._tell = tell
         self._failed = False
 
-    async def answer(self, askings: Sequence[Rollout]) -> None:
+    async def answer(self, rollouts: Sequence[Rollout]) -> None:
         """Answer each question in its own session and write each trajectory as soon as it ends.
 
         Ctrl-C drops the questions under way, lets begun writes end, and raises `CancelledError`.
         """
-        waiting = iter(askings)
-        workers = min(self.concurrency, len(askings))
+        waiting = iter(rollouts)
+        workers = min(self.concurrency, len(rollouts))
         with interruptible():
             tasks = [asyncio.create_task(self._work(waiting)) for _ in range(workers)]
             try:
@@ -332,7 +332,7 @@ class RolloutRunner:
         self.tally.add(trajectory)
 
     async def answer_all(
-        self, askings: Sequence[Rollout], first: int, model: ChatModel | None = None
+        self, rollouts: Sequence[Rollout], first: int, model: ChatModel | None = None
     ) -> None:
         """Answer all questions, the `first` few before the others, after which a line tells what
         the rest will take; `model` is closed at the end."""
@@ -341,15 +341,15 @@ class RolloutRunner:
         # question no longer waits for still holds one.
         loop.set_default_executor(ThreadPoolExecutor(2 * self.concurrency, "question"))
         try:
-            if 0 < first < len(askings):
+            if 0 < first < len(rollouts):
                 began = loop.time()
-                await self.answer(askings[:first])
-                if estimated := expected(self.tally.costs, len(askings)):
-                    took = duration((loop.time() - began) / first * len(askings))
-                    line = f"{len(askings)} questions, judged by the first {first}: {estimated}"
+                await self.answer(rollouts[:first])
+                if estimated := expected(self.tally.costs, len(rollouts)):
+                    took = duration((loop.time() - began) / first * len(rollouts))
+                    line = f"{len(rollouts)} questions, judged by the first {first}: {estimated}"
                     self._tell(f"{line}; about {took}")
-                askings = askings[first:]
-            await self.answer(askings)
+                rollouts = rollouts[first:]
+            await self.answer(rollouts)
         finally:
             if model:
                 await model.close()

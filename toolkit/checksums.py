@@ -150,7 +150,7 @@ def _remember(folder: Path, rows: Mapping[str, list[Any]], began: int) -> None:
 
 
 def _records(folder: Path) -> Iterator[Path]:
-    """The possible records of sound files: next to them, and in the user's cache folder."""
+    """The possible records of intact files: next to them, and in the user's cache folder."""
     yield folder / VERIFIED
     with suppress(RuntimeError):  # a user without a home
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

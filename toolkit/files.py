@@ -130,7 +130,7 @@ def give_usual_rights(folder: Path) -> None:
             path.chmod(mode)
 
 
-def free_aside(path: Path) -> Path:
+def backup_path(path: Path) -> Path:
     """The first free name `<name>.damaged-<n>` next to `path`, for damaged content. The caller is
     the only writer of `path`."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
@@ -140,7 +140,7 @@ def free_aside(path: Path) -> Path:
 def set_aside(path: Path, content: bytes) -> Path:
     """Write damaged `content` of the file `path` to a new file next to it, whose path is
     returned."""
-    aside = free_aside(path)
+    aside = backup_path(path)
     with atomic_file(aside) as stream:
         stream.write(content)
     return aside

@@ -58,7 +58,7 @@ class Exposure(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ToolCall:
+class RecordedCall:
     """One tool call.
 
     Args:
@@ -138,7 +138,7 @@ class Trajectory:
     status: str
     answer: Answer = field(default_factory=Answer)
     messages: Sequence[Mapping[str, Any]] = ()
-    calls: Sequence[ToolCall] = ()
+    calls: Sequence[RecordedCall] = ()
     tiers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     exposures: Sequence[Exposure] = ()
     usage: Mapping[str, float] = field(default_factory=dict)
@@ -170,7 +170,7 @@ class Outcome(NamedTuple):
         return self.status != "failed" and self.reason != RUN_OUT_OF_MONEY
 
 
-def surfaced(calls: Iterable[ToolCall]) -> tuple[str, ...]:
+def surfaced(calls: Iterable[RecordedCall]) -> tuple[str, ...]:
     """The distinct documents of all rankings, in the order of their first appearance."""
     units = tuple(dict.fromkeys(chain.from_iterable(call.ranking for call in calls)))
     return tuple(dict.fromkeys(parents(units)))
@@ -216,7 +216,7 @@ class _Answer(TypedDict):
     documents: NotRequired[list[str]]
 
 
-class _Call(TypedDict):
+class _CallRow(TypedDict):
     name: str
     arguments: dict[str, Any]
     output: str
@@ -247,7 +247,7 @@ class _Record(TypedDict):
     rounds: NotRequired[list[dict[str, Any]]]
     tiers: dict[str, list[str] | None]
     exposures: list[Exposure]
-    calls: list[_Call]
+    calls: list[_CallRow]
     messages: list[dict[str, Any]]
 
 
@@ -283,7 +283,7 @@ def from_record(record: Any, *, where: object = "a trajectory", do: str = "") ->
     """The trajectory of a record (`to_record`). Sequences become tuples; messages and arguments
     stay as in JSON. `InputError` if a field is missing or has a wrong type; see `parse`."""
     checked: Any = parse(_Record, record, where=where, do=do, strict=True)
-    calls = tuple(ToolCall(**_with_tuples(call)) for call in checked["calls"])
+    calls = tuple(RecordedCall(**_with_tuples(call)) for call in checked["calls"])
     tiers = {tier: tuple(ids) for tier, ids in checked["tiers"].items() if ids is not None}
     if "surfaced" not in checked["tiers"]:
         tiers = {"surfaced": surfaced(calls), **tiers}
@@ -346,14 +346,14 @@ def read_outcome(path: Path) -> Outcome:
     return Outcome.of(read_trajectory(path))
 
 
-def call_row(call: ToolCall) -> dict[str, Any]:
+def call_row(call: RecordedCall) -> dict[str, Any]:
     """A call as JSON values, without `notes` if there are none."""
     return _row(call, optional="notes")
 
 
-def call_of(row: Any) -> ToolCall:
+def call_of(row: Any) -> RecordedCall:
     """The call of a `call_row`; `InputError` if it is damaged."""
-    return ToolCall(**_with_tuples(parse(_Call, row, where="a tool call", strict=True)))
+    return RecordedCall(**_with_tuples(parse(_CallRow, row, where="a tool call", strict=True)))
 
 
 def exposure_row(exposure: Exposure) -> list[Any]:
@@ -384,10 +384,10 @@ def _compact(value: Any) -> str:
 
 def readable_usage(usage: Mapping[str, Any]) -> dict[str, float]:
     """The possible numbers of a usage from a file. Impossible ones are left out and marked as
-    `unmetered`: they are unknown, and not zero."""
+    `usage_missing`: they are unknown, and not zero."""
     numbers = {name: value for name, value in usage.items() if is_number(value) and value >= 0}
     for name in usage.keys() - numbers.keys():
-        numbers.setdefault(f"{_prefix(name)}unmetered", 1)
+        numbers.setdefault(f"{_prefix(name)}usage_missing", 1)
     return numbers
 
 

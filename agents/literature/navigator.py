@@ -24,7 +24,7 @@ from soundingline.agents.literature.planner import (
     MOST_REQUIREMENTS,
     ModelPlanner,
     OutOfContext,
-    Plan,
+    SearchPlan,
     load_sections,
 )
 from soundingline.agents.literature.rounds import (
@@ -196,7 +196,11 @@ class QuestionSearch:
         first = self._resume() + 1
         try:
             for number in range(first, self._navigator.rounds + 1):
-                if self._stopped_by_rule() or self._used_up() or not await self._round(number):
+                if (
+                    self._stopped_by_rule()
+                    or self._exhausted_budget()
+                    or not await self._round(number)
+                ):
                     break
             if self._budget.is_over(self._episode.seconds):
                 self._ended = "timed_out", "seconds"
@@ -279,7 +283,7 @@ class QuestionSearch:
         if self._episode.rounds:
             self._episode.rounds[-1] = {**self._episode.rounds[-1], "stopped": rule}
 
-    def _used_up(self) -> bool:
+    def _exhausted_budget(self) -> bool:
         """Whether a budget allows no further round."""
         budget, seconds = self._budget, self._episode.seconds
         spent = self._ledger.by_role(self._qid)
@@ -335,12 +339,12 @@ class QuestionSearch:
         text = format_answer(table, "", None, documents[:1], documents)
         self._episode.finish(text, status=status, reason=reason)
 
-    async def _plan(self, number: int) -> Plan:
+    async def _plan(self, number: int) -> SearchPlan:
         plan = None
         if self._model_plans is not None:
             plan = await self._model_plans.plan(self._scores, number)
             if plan is None and number > 1:
-                return Plan(stop=True, reason="no plan")
+                return SearchPlan(stop=True, reason="no plan")
         return plan or self._rules.plan(self._scores, number)
 
     def _planner_of(self, resources: RunResources) -> ModelPlanner | None:

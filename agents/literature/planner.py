@@ -90,7 +90,7 @@ class PlanQuery:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """The plan of a round.
 
     `missing` names what the evidence does not cover yet, and `strategy` how this round looks for
@@ -120,7 +120,9 @@ def normalize_checklist(requirements: Sequence[str], most: int) -> tuple[str, ..
     return tuple(dict.fromkeys(filter(None, map(normalize_requirement, requirements))))[:most]
 
 
-def read_plan(text: str, known: Collection[str], *, queries: int, requirements: int) -> Plan | None:
+def read_plan(
+    text: str, known: Collection[str], *, queries: int, requirements: int
+) -> SearchPlan | None:
     """The plan in the last JSON object of a reply that has `queries`, a `checklist` or `stop`.
 
     None if there is none. `known` are the docids that a query may name; `queries` and
@@ -141,7 +143,7 @@ def read_plan(text: str, known: Collection[str], *, queries: int, requirements: 
     chosen = () if stop else tuple(dict.fromkeys(usable))[:queries]
     left_out = 0 if stop else max(0, len(rows) - len(chosen))
     left_out += len(listed) - len(checklist)
-    return Plan(
+    return SearchPlan(
         chosen,
         checklist,
         normalize_checklist(_texts(stated.get("missing")), requirements),
@@ -254,7 +256,7 @@ class ModelPlanner:
             },
         )
 
-    async def plan(self, scores: CandidateScores, number: int) -> Plan | None:
+    async def plan(self, scores: CandidateScores, number: int) -> SearchPlan | None:
         """The plan of round `number`, from 1. None if two replies have none."""
         transcript = self.episode.messages
         messages = [system(self._system), user(self._request(scores, number))]

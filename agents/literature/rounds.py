@@ -35,8 +35,8 @@ from soundingline.agents.literature.planner import (
     EXPAND,
     RESOLVE,
     SEARCH,
-    Plan,
     PlanQuery,
+    SearchPlan,
     normalize_checklist,
 )
 from soundingline.agents.literature.scores import CandidateScores
@@ -57,7 +57,7 @@ _RETRYABLE = {code: kind for code, kind in ERRORS.items() if kind.retryable}
 _RANKING_DEPTH = 100
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """The result of a librarian's task: the calls that were served, in order, or the code of an
     error. `raised` is an exception that ends the question."""
 
@@ -81,11 +81,11 @@ class Librarians:
         self._slots: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def work(self, tasks: Sequence[Task], budget: Budget, spent: float) -> list[Outcome]:
+    async def work(self, tasks: Sequence[Task], budget: Budget, spent: float) -> list[TaskOutcome]:
         """The outcome of each task of a question of which `spent` seconds are over, in order."""
         return list(await asyncio.gather(*(self._run(task, budget, spent) for task in tasks)))
 
-    async def _run(self, task: Task, budget: Budget, spent: float) -> Outcome:
+    async def _run(self, task: Task, budget: Budget, spent: float) -> TaskOutcome:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._slots = loop, asyncio.Semaphore(self.most)
@@ -100,14 +100,14 @@ class Librarians:
             try:
                 if seconds is not None and seconds <= 0:
                     raise OutOfTime
-                return Outcome(await within(loop.run_in_executor(self._threads, task), seconds))
+                return TaskOutcome(await within(loop.run_in_executor(self._threads, task), seconds))
             except OutOfTime:
-                return Outcome(error=TIMED_OUT)
+                return TaskOutcome(error=TIMED_OUT)
             except ModelError as error:
                 fatal = error.stops_run or isinstance(error, OutOfMoney | LedgerFailed | BadRequest)
-                return Outcome(error=error.code, raised=error if fatal else None)
+                return TaskOutcome(error=error.code, raised=error if fatal else None)
             except Exception as error:
-                return Outcome(error="defect", raised=error)
+                return TaskOutcome(error="defect", raised=error)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
@@ -201,7 +201,7 @@ class Round:
     errors: Counter[str] = field(default_factory=Counter)
     tried: list[str] = field(default_factory=list)
 
-    async def run(self, plan: Plan) -> None:
+    async def run(self, plan: SearchPlan) -> None:
         """Run every query, then score. Raises what ends the question, such as `OutOfMoney`, after
         all that was paid for is recorded."""
         scores = self.scores
@@ -219,7 +219,7 @@ class Round:
         await self._retrieve()
         await self._score()
 
-    def row(self, number: int, plan: Plan) -> dict[str, Any]:
+    def row(self, number: int, plan: SearchPlan) -> dict[str, Any]:
         """The row of the trajectory; see the module."""
         scores = self.scores
         return {
@@ -301,7 +301,7 @@ class Round:
             for start in range(0, len(members), MOST_DOCIDS)
         ]
 
-    def _add_scores(self, docids: Sequence[str], outcome: Outcome) -> None:
+    def _add_scores(self, docids: Sequence[str], outcome: TaskOutcome) -> None:
         page = None
         for served in outcome.served:
             recorded = self.episode.record(served, f"Scores of {len(docids)} documents.").page
@@ -326,11 +326,11 @@ class Round:
         most = self.budget.tool_calls
         return sys.maxsize if most is None else max(0, most - len(self.episode.tool.calls))
 
-    async def _work(self, tasks: Sequence[Task]) -> list[Outcome]:
+    async def _work(self, tasks: Sequence[Task]) -> list[TaskOutcome]:
         return await self.librarians.work(tasks, self.budget, self.episode.seconds)
 
 
-def _raise_first(outcomes: Sequence[Outcome]) -> None:
+def _raise_first(outcomes: Sequence[TaskOutcome]) -> None:
     """Raise what ends the question: `OutOfMoney` last, because anything else fails it."""
     raised = [outcome.raised for outcome in outcomes if outcome.raised]
     if raised:

@@ -11,8 +11,8 @@ from soundingline.agents.keyword.clues import Rarity, is_content, stem, words
 from soundingline.agents.literature.planner import (
     EXPAND,
     RESOLVE,
-    Plan,
     PlanQuery,
+    SearchPlan,
     normalize_requirement,
 )
 from soundingline.agents.literature.scores import CandidateScores
@@ -172,10 +172,10 @@ class RulePlanner:
         requirements = [normalize_requirement(clause.requirement) for clause in clauses]
         self._checklist = tuple(dict.fromkeys(requirements))
 
-    def plan(self, scores: CandidateScores, number: int) -> Plan:
+    def plan(self, scores: CandidateScores, number: int) -> SearchPlan:
         """The plan of round `number`, from 1."""
         queries = self._first() if number == 1 else self._later(scores)
-        return Plan(tuple(queries), self._checklist)
+        return SearchPlan(tuple(queries), self._checklist)
 
     def _first(self) -> list[PlanQuery]:
         together = " ".join(clause.query for clause in self._wanted)

@@ -135,7 +135,7 @@ class Submitted(BaseModel):
     citations: list[str]
 
 
-class Refusal(BaseModel):
+class ErrorReplyBody(BaseModel):
     error: Annotated[str, Field(description="A stable word.")]
     message: Annotated[str, Field(description="What was wrong, in one line.")]
 
@@ -274,7 +274,7 @@ def application(service: Service, mcp_interface: str = "tool") -> FastAPI:
         lifespan=lifespan,
         docs_url="/",
         redoc_url=None,
-        responses={"default": {"model": Refusal, "description": "The request is refused."}},
+        responses={"default": {"model": ErrorReplyBody, "description": "The request is refused."}},
         exception_handlers={
             HTTPException: _refusal,
             RequestValidationError: _refusal,

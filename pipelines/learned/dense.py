@@ -41,7 +41,7 @@ _POOLED = CheckpointKind(
 )
 
 
-class Side(NamedTuple):
+class PromptSide(NamedTuple):
     """How a query or a text is read. `prefix` None: the checkpoint's own, or none; `limit` None: as
     many tokens as the checkpoint was made for."""
 
@@ -95,8 +95,8 @@ class Dense(VectorEncoder):
                 valid=f"pooling: {', '.join(_POOLINGS)}",
                 do="say which token's vector is the text's; RepLLaMA's is the last",
             )
-        self._query_side = Side("query", self.query_prefix, self.query_max_length)
-        self._document_side = Side("document", self.document_prefix, self.max_length)
+        self._query_side = PromptSide("query", self.query_prefix, self.query_max_length)
+        self._document_side = PromptSide("document", self.document_prefix, self.max_length)
 
     def fingerprint_with(self, **of_index: Any) -> str:
         """`InputError` also for a checkpoint with fewer positions than a length that is set."""
@@ -145,11 +145,11 @@ class Dense(VectorEncoder):
         vectors = partial(self._vectors, side=self._query_side)
         return in_batches(vectors, items, lengths, self.placement.batch_tokens)
 
-    def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Sequence[Any], list[int]]:
+    def _tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[Sequence[Any], list[int]]:
         with self._computing:
             return self._network.tokenize([replace_surrogates(text) for text in texts], side)
 
-    def _vectors(self, items: Sequence[Any], side: Side) -> Vectors:
+    def _vectors(self, items: Sequence[Any], side: PromptSide) -> Vectors:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
             return self._network.vectors(items, side)
 
@@ -171,7 +171,7 @@ class _SentenceModel:
         self._model, self._normalise = loaded, normalise
         self._own = own_length(None, loaded.max_seq_length)
 
-    def tokenize(self, texts: Sequence[str], side: Side) -> tuple[Sequence[str], list[int]]:
+    def tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[Sequence[str], list[int]]:
         """The texts, and how many tokens of each the model reads."""
         prompt = side.prefix
         if prompt is None:
@@ -186,7 +186,7 @@ class _SentenceModel:
         )["input_ids"]
         return texts, list(map(len, coded))
 
-    def vectors(self, items: Sequence[str], side: Side) -> Vectors:
+    def vectors(self, items: Sequence[str], side: PromptSide) -> Vectors:
         """One batch: [texts, dimensions]."""
         self._model.max_seq_length = side.limit or self._own
         encode = self._model.encode_query if side.role == "query" else self._model.encode_document
@@ -223,7 +223,7 @@ class _PooledModel:
         )
         self._normalise = recipe.normalise
 
-    def tokenize(self, texts: Sequence[str], side: Side) -> tuple[list[list[int]], list[int]]:
+    def tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[list[list[int]], list[int]]:
         """The token ids of each text and how many they are."""
         prefix = side.prefix or ""
         # The name of a special token in a text is text; in a prefix it is the token.
@@ -242,7 +242,7 @@ class _PooledModel:
             items = [ids or [self._pad] for ids in coded]
         return items, list(map(len, items))
 
-    def vectors(self, items: Sequence[Sequence[int]], side: Side) -> Vectors:
+    def vectors(self, items: Sequence[Sequence[int]], side: PromptSide) -> Vectors:
         """One batch: [texts, dimensions]."""
         torch = import_optional("torch")
         with torch.inference_mode():

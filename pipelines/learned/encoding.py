@@ -42,7 +42,7 @@ from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import atomic_folder, free_aside, write_json
+from soundingline.toolkit.files import atomic_folder, backup_path, write_json
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""
@@ -359,7 +359,7 @@ def _finished(folder: Path, number: int) -> _Head | None:
     try:
         verify_checksum_list(path, what=str(path), do="")
     except InputError:
-        aside = path.rename(free_aside(path))
+        aside = path.rename(backup_path(path))
         notify(f"the encoded block {path} is damaged, now in {aside.name}, and is encoded again")
         return None
     content = json.loads((path / _IDS).read_text("ascii"))

@@ -62,7 +62,7 @@ from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import check_optional, import_optional
 
 Vectors = NDArray[Any]
-Search = Callable[[Sequence[Vectors], int], "list[TopK]"]
+Search = Callable[[Sequence[Vectors], int], "list[BestDocuments]"]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _PACKAGES = ("torch", "transformers", "sentence-transformers")
 _KINDS = ("dense", "colbert")
@@ -441,7 +441,7 @@ class DocumentVectors:
         return self.vectors[skipped + np.arange(bounds[-1])]
 
 
-class TopK(NamedTuple):
+class BestDocuments(NamedTuple):
     """Numbers of documents, best first, and their scores; equal scores by number."""
 
     numbers: NDArray[np.int64]
@@ -454,7 +454,7 @@ class NumpySearch:
     def __init__(self, documents: DocumentVectors) -> None:
         self._documents = documents
 
-    def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
+    def __call__(self, queries: Sequence[Vectors], depth: int) -> list[BestDocuments]:
         """The best `depth` documents of each query: [tokens, dimensions], or [dimensions] where
         documents have one vector each."""
         parts = _parts(queries, len(self._documents))
@@ -480,20 +480,20 @@ class TorchSearch:
             self._lengths = torch.tensor(np.diff(documents.offsets), device=device)
         self._computing = threading.Lock()  # one set of products at a time in the device's memory
 
-    def __call__(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
+    def __call__(self, queries: Sequence[Vectors], depth: int) -> list[BestDocuments]:
         rankings = []
         with self._computing, import_optional("torch").inference_mode():
             for part in _parts(queries, len(self._documents)):
                 rankings += self._best_of(part, depth)
         return rankings
 
-    def _best_of(self, queries: Sequence[Vectors], depth: int) -> list[TopK]:
+    def _best_of(self, queries: Sequence[Vectors], depth: int) -> list[BestDocuments]:
         approximate = self._scores(queries)
         least = approximate.topk(min(depth, len(self._documents)), dim=1).values[:, -1]
         least -= least.new_tensor([self._margin(query) for query in queries])
         candidates = [row.nonzero()[:, 0].cpu().numpy() for row in approximate >= least[:, None]]
 
-        def best(query: Vectors, numbers: NDArray[np.int64]) -> TopK:
+        def best(query: Vectors, numbers: NDArray[np.int64]) -> BestDocuments:
             return ordered(numbers, maxsim([query], self._documents, numbers)[0], depth)
 
         with ThreadPoolExecutor(cores()) as pool:
@@ -599,7 +599,7 @@ def _score(
         first, last = last, last + 1
 
 
-def _best(scores: NDArray[np.float32], depth: int) -> TopK:
+def _best(scores: NDArray[np.float32], depth: int) -> BestDocuments:
     """The `depth` highest scores of all documents; of equal ones at the end, the first."""
     if depth >= len(scores):
         return ordered(np.arange(len(scores)), scores, depth)
@@ -608,10 +608,10 @@ def _best(scores: NDArray[np.float32], depth: int) -> TopK:
     return ordered(numbers, scores[numbers], depth)
 
 
-def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> TopK:
+def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> BestDocuments:
     """The best of some documents in ascending order of their numbers."""
     order = np.lexsort((numbers, -scores))[:depth]
-    return TopK(numbers[order], scores[order].astype(np.float64))
+    return BestDocuments(numbers[order], scores[order].astype(np.float64))
 
 
 def _parts(queries: Sequence[Vectors], documents: int) -> Iterator[Sequence[Vectors]]:
@@ -794,11 +794,11 @@ class CompressedSearch:
         self._postings = np.asarray(load_array(folder / _POSTINGS, mapped=True))
         self._bounds = load_array(folder / _BOUNDS)
 
-    def __call__(self, queries: Sequence[NDArray[Any]], depth: int) -> list[TopK]:
+    def __call__(self, queries: Sequence[NDArray[Any]], depth: int) -> list[BestDocuments]:
         """The best documents of each query [tokens, dimensions], `depth` at most."""
         return [self._search(query.astype(np.float32, copy=False), depth) for query in queries]
 
-    def _search(self, query: NDArray[np.float32], depth: int) -> TopK:
+    def _search(self, query: NDArray[np.float32], depth: int) -> BestDocuments:
         similar = self._centroids @ query.T
         candidates = self._candidates(similar)
         rescored = max(4 * depth, _LEAST)

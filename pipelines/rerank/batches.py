@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 Compute: TypeAlias = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-class _Request(Future[list[Any]]):
+class _BatchRequest(Future[list[Any]]):
     """The items of one thread, and their results. `wanted` while the thread waits for them."""
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -26,8 +26,8 @@ class SharedBatches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[_Request] = []
-        self._in_work: list[_Request] = []
+        self._waiting: list[_BatchRequest] = []
+        self._in_work: list[_BatchRequest] = []
         self._running = False
 
     def __reduce__(self) -> Any:
@@ -37,7 +37,7 @@ class SharedBatches:
         """One result for each item, by `compute`, which receives the items of other requests too.
         If it fails, it is called for one request after the other, so that an error is raised only
         in the thread whose items cause it."""
-        request = _Request(items)
+        request = _BatchRequest(items)
         with self._lock:
             if not self._running:
                 threading.Thread(target=self._work, args=(compute,), name="batches").start()
@@ -61,13 +61,13 @@ class SharedBatches:
         while requests := self._taken():
             self._answer(requests, compute)
 
-    def _taken(self) -> list[_Request]:
+    def _taken(self) -> list[_BatchRequest]:
         with self._lock:
             requests = [each for each in self._waiting if each.set_running_or_notify_cancel()]
             self._waiting, self._running = [], bool(requests)
             return requests
 
-    def _answer(self, requests: list[_Request], compute: Compute) -> None:
+    def _answer(self, requests: list[_BatchRequest], compute: Compute) -> None:
         """Answer the requests by one batch, or one by one if it fails."""
         self._in_work = requests
         try:

@@ -18,7 +18,7 @@ from soundingline.experiments.exchange import ExportFormat, triplets
 from soundingline.experiments.replay import with_tool
 from soundingline.toolkit.obfuscation import Canary
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.trajectory import ToolCall, Trajectory
+from soundingline.toolkit.trajectory import RecordedCall, Trajectory
 
 WORLD = Path(__file__).resolve().parents[1] / "data" / "golden" / "world"
 OPTIONS = Path(__file__).resolve().parent / "options"
@@ -563,15 +563,15 @@ def test_no_value_of_a_manifest_reaches_the_environment(working, monkeypatch):
 
 def test_triplets_of_a_question_are_those_found_by_hand():
     calls = [
-        ToolCall(
+        RecordedCall(
             "search", {"query": "mill"}, "", ranking=("a%p0", "b", "c", "d"), shown=("a%p0", "b")
         ),
-        ToolCall("search", {"query": "town"}, "", ranking=("e", "b"), shown=("e", "b")),
+        RecordedCall("search", {"query": "town"}, "", ranking=("e", "b"), shown=("e", "b")),
         # A later page of the first ranking; d is listed there without an excerpt.
-        ToolCall("read_search_results", {"search_id": "s1"}, "", shown=("c", "d")),
-        ToolCall("search", {"query": "refused"}, "", error="empty", shown=("a", "b")),
-        ToolCall("read_document", {"docid": "a"}, "", shown=("a",)),
-        ToolCall("read_document", {"docid": "e"}, "", shown=("e",)),
+        RecordedCall("read_search_results", {"search_id": "s1"}, "", shown=("c", "d")),
+        RecordedCall("search", {"query": "refused"}, "", error="empty", shown=("a", "b")),
+        RecordedCall("read_document", {"docid": "a"}, "", shown=("a",)),
+        RecordedCall("read_document", {"docid": "e"}, "", shown=("e",)),
     ]
     tiers = {
         "surfaced": ("a", "b", "c", "d", "e"),

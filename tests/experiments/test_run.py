@@ -39,7 +39,7 @@ from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import SWEEP, escape_qid
-from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory
+from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
 
 
 @pytest.fixture
@@ -303,7 +303,7 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(tally, monkeypatch):
 
 def test_refused_calls_and_few_warnings_are_told_at_the_end(tally):
     errors = ("missing_argument", "", "unknown_tool", "missing_argument")
-    calls = [ToolCall("search", {}, "", error=error) for error in errors]
+    calls = [RecordedCall("search", {}, "", error=error) for error in errors]
     for number in range(5):
         warnings = (f"warning {number}",)
         tally.add(f"q{number}", calls=calls[number : number + 1], warnings=warnings)

@@ -18,7 +18,13 @@ from support.pairs import sides
 import soundingline.experiments.tune as tune_module
 from soundingline.experiments import distillation
 from soundingline.experiments.config import Settings, plain_values, read_chosen
-from soundingline.experiments.distillation import Question, cluster, examples, split, word_vectors
+from soundingline.experiments.distillation import (
+    WrittenQuestion,
+    cluster,
+    examples,
+    split,
+    word_vectors,
+)
 from soundingline.experiments.training import Example, calibration_error, fit, load
 from soundingline.pipelines.lexical import crossfit
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
@@ -631,7 +637,7 @@ def test_clusters_are_those_of_k_means_nearest_to_the_centre_first():
 
 
 def test_a_question_is_learnt_calibrated_or_checked():
-    written = [Question(f"g{n}", f"question {n}", 0, (), "rules") for n in range(20)]
+    written = [WrittenQuestion(f"g{n}", f"question {n}", 0, (), "rules") for n in range(20)]
     parts = split(written, 0.4)
     assert [len(part) for part in parts] == [12, 4, 4]
     assert frozenset.union(*parts) == {one.text for one in written}

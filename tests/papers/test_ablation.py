@@ -13,7 +13,7 @@ from support.recordings import RECORDED
 
 from soundingline.experiments.config import CONF, Settings, flat_values, plain_values
 from soundingline.experiments.naming import AGENT, factors, identity_of
-from soundingline.experiments.planning import OptionFiles, Plan
+from soundingline.experiments.planning import ExperimentPlan, OptionFiles
 from soundingline.experiments.validity import (
     composed_cells,
     has_factors,
@@ -65,7 +65,7 @@ def chosen(tmp_path, monkeypatch):
 def test_the_plan_says_which_difference_its_questions_can_find():
     from statsmodels.stats.power import TTestPower
 
-    plan, _ = Plan.of(ABLATION, OptionFiles())
+    plan, _ = ExperimentPlan.of(ABLATION, OptionFiles())
     tests = len(overrides_of_cells(ABLATION)) - 1
     expected = [
         share**0.5 * TTestPower().solve_power(None, nobs=830, alpha=0.05 / tests, power=0.8)
@@ -74,7 +74,7 @@ def test_the_plan_says_which_difference_its_questions_can_find():
     numbers = re.findall(r"(?:of|one of) (0\.\d{3})", plan.power_text())
     assert numbers == [f"{difference:.3f}" for difference in expected]
     assert f"830 questions and {tests} comparisons" in plan.power_text()
-    single, _ = Plan.of("browsecomp_plus/closed_book", OptionFiles())
+    single, _ = ExperimentPlan.of("browsecomp_plus/closed_book", OptionFiles())
     assert single.power_text() == ""
 
 

@@ -7,7 +7,7 @@ from sheet import cells, check_constants, check_published_rows, experiments, ove
 
 from soundingline.agents.prompt import load_prompt
 from soundingline.experiments.config import Settings
-from soundingline.experiments.planning import Measured, OptionFiles, Plan, block
+from soundingline.experiments.planning import ExperimentPlan, Measured, OptionFiles, block
 
 # The paper's constants. Those of the code are of justram/pi-serini at commit bbab25d.
 AGENT = {
@@ -57,7 +57,7 @@ AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith(WIT
 
 
 def plan_of(experiment):
-    plan, laptop = Plan.of(experiment, OptionFiles())
+    plan, laptop = ExperimentPlan.of(experiment, OptionFiles())
     assert plan.cells == overrides_of_cells(experiment)
     assert laptop == len(overrides_of_cells(experiment, "scale=laptop"))
     return plan
@@ -224,7 +224,7 @@ def test_what_a_run_on_disk_has_taken_precedes_what_the_paper_paid():
     ours = Measured(key, "pilot", 20, 3.0, 4.0, 40_000.0, 30_000.0, 2_000.0, 90.0)
     other = ours._replace(key=(*key[:3], "gpt-4"), questions=99)
     small = ours._replace(questions=2, input=1.0)
-    plan, _ = Plan.of("pi_serini/main", OptionFiles(), [small, ours, other])
+    plan, _ = ExperimentPlan.of("pi_serini/main", OptionFiles(), [small, ours, other])
     first, *others = plan.estimates()
     by_hand = (10_000 * 5 + 30_000 * 0.5 + 2_000 * 30) / 1e6 * 830
     assert first.dollars == pytest.approx(by_hand)

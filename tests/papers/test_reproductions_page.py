@@ -5,7 +5,7 @@ import re
 import sys
 
 from soundingline.experiments.config import CONF
-from soundingline.experiments.planning import OptionFiles, Plan, block
+from soundingline.experiments.planning import ExperimentPlan, OptionFiles, block
 
 PAGE = CONF.parent / "docs" / "reproductions.md"
 LONG = {"SOUNDINGLINE_CANARY": "canary"}
@@ -25,7 +25,7 @@ def expected():
     for path in sorted((CONF / "experiment").glob("*/*.yaml")):
         if path.parent.name != "base":
             name = f"{path.parent.name}/{path.stem}"
-            plan, laptop = Plan.of(name, files)
+            plan, laptop = ExperimentPlan.of(name, files)
             table = plan.published
             paper = f"{table.paper.removeprefix('arXiv ')}, {table.source}" if table else "—"
             state = table.state if table else "—"

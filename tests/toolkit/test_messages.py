@@ -57,7 +57,7 @@ from soundingline.toolkit.redaction import REDACTED, find_secrets, is_secret_key
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
-    ToolCall,
+    RecordedCall,
     Trajectory,
     dump_trajectory,
     read_outcome,
@@ -550,7 +550,7 @@ def test_a_secret_is_masked_at_any_depth_and_nothing_around_it(value, path, name
 
 
 TEXT = "The keeper of the light at Brel carved oak benches."
-CALL = ToolCall("search", {"query": TEXT}, output=TEXT * 50, ranking=("d1",))
+CALL = RecordedCall("search", {"query": TEXT}, output=TEXT * 50, ranking=("d1",))
 TRAJECTORY = Trajectory("q1", TEXT, "completed", calls=(CALL,))
 
 

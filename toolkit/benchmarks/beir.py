@@ -32,7 +32,7 @@ LINKS_HEADER = ["docid", "linked"]
 LONGEST_CHECKLIST = 100  # requirements of one question
 
 
-class CorpusRow(TypedDict):
+class BeirRow(TypedDict):
     """A line of `corpus.jsonl`, where `url` may also be a field of `metadata`. pydantic checks a
     `TypedDict` in half the time of a model, and corpora have millions of lines."""
 
@@ -212,7 +212,7 @@ class BeirBenchmark(Benchmark):
             metadata = record.get("metadata")
             if isinstance(metadata, dict) and metadata.get("url"):
                 record["url"] = metadata["url"]
-            row = parse(CorpusRow, record, where=location)
+            row = parse(BeirRow, record, where=location)
             yield Document(row["_id"], row.get("title", ""), row["text"], row.get("url", ""))
 
 

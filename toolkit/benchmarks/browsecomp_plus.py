@@ -60,7 +60,7 @@ class QuestionRow(TypedDict):
     gold_docs: list[JudgedDocument] | None
 
 
-class CorpusRow(TypedDict):
+class BrowseCompRow(TypedDict):
     """A document."""
 
     docid: Id
@@ -168,7 +168,7 @@ class BrowseCompPlus(Benchmark):
 
     def read_documents(self) -> Iterator[Document]:
         """The corpus in the order of the files."""
-        rows = published_rows(self._corpus_files, CorpusRow)
+        rows = published_rows(self._corpus_files, BrowseCompRow)
         for docid, group in groupby(rows, _document_of):
             if docid is not None:
                 yield _joined(docid, group)
@@ -178,7 +178,7 @@ class BrowseCompPlus(Benchmark):
 
     @cached_property
     def in_passages(self) -> bool:  # type: ignore[override]  # its first row tells
-        first = next(published_rows(self._corpus_files, CorpusRow), None)
+        first = next(published_rows(self._corpus_files, BrowseCompRow), None)
         return first is not None and _document_of(first) is not None
 
 
@@ -243,13 +243,13 @@ def _page_id(namespace: int, title: str) -> str:
     return f"{namespace}:{name}" if namespace else name
 
 
-def _document_of(located: tuple[Location, CorpusRow]) -> str | None:
+def _document_of(located: tuple[Location, BrowseCompRow]) -> str | None:
     """The document of a passage; None if the row is a document."""
     match = _PASSAGE.fullmatch(located[1]["docid"])
     return match[1] if match else None
 
 
-def _joined(docid: str, rows: Iterable[tuple[Location, CorpusRow]]) -> Document:
+def _joined(docid: str, rows: Iterable[tuple[Location, BrowseCompRow]]) -> Document:
     """The document that the passages make. Their numbers are their places, from 1."""
     title, texts = "", []
     for location, row in rows:
@@ -380,7 +380,7 @@ class NarrativeRow(BaseModel):
     text: Text = Field(validation_alias=AliasChoices("narrative", "title"))
 
 
-class DocumentRow(TypedDict):
+class JudgedRow(TypedDict):
     """A document. ClimbMix's shards have only `text`; MS MARCO V2.1 has `docid`, `url` and `title`
     with the `body` of a document or with a `segment` of it."""
 
@@ -463,7 +463,7 @@ class TrecRag(Benchmark):
         return fingerprint("trec_rag", [(_shard(file), content_hash(file)) for file in self._files])
 
     def read_documents(self) -> Iterator[Document]:
-        for place, row in published_rows(self._files, DocumentRow):
+        for place, row in published_rows(self._files, JudgedRow):
             docid = row.get("docid") or row.get("id") or f"{_shard(place.path)}_{place.line - 1}"
             texts = [row[field] for field in _TEXTS if field in row]  # type: ignore[literal-required]
             if not texts:

@@ -75,7 +75,7 @@ from soundingline.toolkit.trajectory import (
     NO_FORMAT,
     STATUSES,
     TIERS,
-    ToolCall,
+    RecordedCall,
     Trajectory,
     final_message,
     known_usage,
@@ -330,7 +330,9 @@ def without_texts(trajectory: Trajectory) -> Trajectory:
         trajectory,
         messages=(*demands, final) if final else demands,
         calls=tuple(
-            replace(call, output="", ranking=call.ranking[:1], shown=())  # see `ToolCall.searched`
+            replace(
+                call, output="", ranking=call.ranking[:1], shown=()
+            )  # see `RecordedCall.searched`
             for call in trajectory.calls
         ),
         tiers={tier: tuple(map(sys.intern, ids)) for tier, ids in trajectory.tiers.items()},
@@ -537,7 +539,7 @@ def _counts(
     }
 
 
-def _call_text(call: ToolCall) -> str:
+def _call_text(call: RecordedCall) -> str:
     """The call without its reason; equal texts are equal calls."""
     arguments = {name: value for name, value in call.arguments.items() if name != "reason"}
     return json.dumps([call.name, arguments], sort_keys=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from soundingline.toolkit.data import Qrels
 from soundingline.toolkit.evaluation.statistics import equal_ties
-from soundingline.toolkit.trajectory import SEARCHES, ToolCall, Trajectory, final_response
+from soundingline.toolkit.trajectory import SEARCHES, RecordedCall, Trajectory, final_response
 
 # The statuses of ours for which other harnesses write `completed`: the agent gave an answer, also
 # if it was reminded to.
@@ -53,7 +53,7 @@ def tool_call_counts(trajectory: Trajectory) -> dict[str, int]:
     return dict(recorded) if recorded is not None else count_calls(trajectory.calls)
 
 
-def count_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
+def count_calls(calls: Iterable[RecordedCall]) -> dict[str, int]:
     """Calls without an error by tool, in order of first use."""
     return dict(Counter(call.name for call in calls if not call.error))
 

@@ -17,7 +17,7 @@ from soundingline.toolkit.trajectory import (
     QUERIES,
     SEARCHES,
     Answer,
-    ToolCall,
+    RecordedCall,
     Trajectory,
     surfaced,
 )
@@ -88,7 +88,7 @@ def replay(recorded: Trajectory, tool: SearchTool, evidence: Collection[str]) ->
     )
 
 
-def without_answer(recorded: Trajectory, calls: Sequence[ToolCall]) -> Trajectory:
+def without_answer(recorded: Trajectory, calls: Sequence[RecordedCall]) -> Trajectory:
     """The retrieval of a trajectory: `calls`, without answer, messages and usage."""
     return replace(
         recorded,
@@ -121,7 +121,9 @@ def calls_until_evidence(trajectory: Trajectory, evidence: Collection[str]) -> i
     return min(calls, default=len(trajectory.calls) + 1)
 
 
-def _adapted(call: ToolCall, tool: SearchTool, *, foreign: bool) -> tuple[str, Mapping[str, Any]]:
+def _adapted(
+    call: RecordedCall, tool: SearchTool, *, foreign: bool
+) -> tuple[str, Mapping[str, Any]]:
     """The name and arguments of a recorded call for a tool: unchanged if the tool accepts them, or
     if an agent of ours got them wrong; otherwise the tool's own name, with the arguments that it
     knows. `foreign`: the call was made to a tool of another harness."""
@@ -145,7 +147,7 @@ def _adapted(call: ToolCall, tool: SearchTool, *, foreign: bool) -> tuple[str, M
     return name, arguments
 
 
-def _calls(recorded: Trajectory) -> Iterator[tuple[ToolCall, str]]:
+def _calls(recorded: Trajectory) -> Iterator[tuple[RecordedCall, str]]:
     """Each call with the agent's last reasoning before it, if the messages have one."""
     newest = ""
     reasonings: list[str] = []

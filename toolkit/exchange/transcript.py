@@ -25,7 +25,7 @@ from soundingline.toolkit.search.tool import recordable
 from soundingline.toolkit.tokens import count_tokens
 from soundingline.toolkit.trajectory import (
     STATUSES,
-    ToolCall,
+    RecordedCall,
     Trajectory,
     from_record,
     readable_usage,
@@ -162,7 +162,7 @@ def trajectory_of(
         return f"{match[1]}{PASSAGE_MARK}{match[2]}" if match else name
 
     log = ExposureLog()
-    calls: list[ToolCall] = []
+    calls: list[RecordedCall] = []
     for call in calls_made:
         name, arguments = our_tool(call.tool), call_arguments(call.arguments)
         error = call.error or (NO_OUTPUT if call.output is None else "")
@@ -184,7 +184,7 @@ def trajectory_of(
             shown = (parent(unit(str(docid))),) if isinstance(docid, (str, int)) else ()
             log.show("opened", shown)
         notes = {} if name == call.tool else {"tool": call.tool}
-        calls.append(ToolCall(name, arguments, text, error, 0.0, tokens, ranking, shown, notes))
+        calls.append(RecordedCall(name, arguments, text, error, 0.0, tokens, ranking, shown, notes))
     log.surface(parent(unit(docid)) for docid in transcript.surfaced)
     lost: list[str] = []  # ids of outputs that the file does not contain
     if any(call.name == "search" and call.error == NO_OUTPUT for call in calls):
@@ -343,7 +343,7 @@ class _ToolCall(TypedDict):
     function: _Function
 
 
-class _Message(TypedDict, total=False):
+class _ForeignMessage(TypedDict, total=False):
     role: str
     content: str | list[Any] | None
     reasoning: str | None
@@ -355,7 +355,7 @@ def chat_messages(trajectory: Trajectory) -> Sequence[Mapping[str, Any]]:
     """The messages of a trajectory; `InputError` if they are not in the function-calling form,
     because no foreign format can hold them then."""
     parse(
-        list[_Message],
+        list[_ForeignMessage],
         list(trajectory.messages),
         where=f"the messages of question {trajectory.qid!r} cannot be exported",
         do="choose another format=, or restore the trajectory from a copy",

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from soundingline.toolkit.data import StatedFact, parent
 from soundingline.toolkit.tokens import with_zero_width_spaces, without_format_characters
-from soundingline.toolkit.trajectory import Answer, ToolCall
+from soundingline.toolkit.trajectory import Answer, RecordedCall
 
 _LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
 _LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNORECASE | re.MULTILINE)
@@ -279,7 +279,7 @@ class ShownText(NamedTuple):
     text: str
 
 
-def shown_texts(calls: Iterable[ToolCall]) -> list[ShownText]:
+def shown_texts(calls: Iterable[RecordedCall]) -> list[ShownText]:
     """The texts of documents in the outputs of calls, in their order: hits with their excerpts, and
     pages of documents. A page that begins at the line after one that was read before is joined to
     it. Queries, requirements and hints are left out, because no document states them.
@@ -303,7 +303,7 @@ def shown_texts(calls: Iterable[ToolCall]) -> list[ShownText]:
     return texts
 
 
-def _parts(call: ToolCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
+def _parts(call: RecordedCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
     """The first and last line (0 if it has none) and the text of each document of an output."""
     heads: list[re.Match[str]] = []
     for match in _HEAD.finditer(call.output):  # a document may quote a head: the order decides
@@ -319,7 +319,7 @@ def _parts(call: ToolCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
         yield lines, ShownText(parent(head[1] or head[4]), title, text)
 
 
-def _foreign_parts(call: ToolCall) -> Iterator[ShownText]:
+def _foreign_parts(call: RecordedCall) -> Iterator[ShownText]:
     try:
         rows = list(_objects(json.loads(call.output) if call.output[:1] in ("[", "{") else None))
     except (ValueError, RecursionError):

@@ -42,7 +42,7 @@ from soundingline.toolkit.search.tool import (
     short,
 )
 from soundingline.toolkit.tokens import WORDS, Tokenizer
-from soundingline.toolkit.trajectory import Exposure, ToolCall
+from soundingline.toolkit.trajectory import Exposure, RecordedCall
 
 MOST_DOCIDS = 50  # of a call that takes several
 _CANDIDATES = 3  # of an ambiguous reference, that a page names
@@ -162,7 +162,7 @@ class Literature(SearchTool):
 
     def restore(
         self,
-        calls: Sequence[ToolCall],
+        calls: Sequence[RecordedCall],
         exposures: Sequence[Exposure],
         memories: Sequence[Mapping[str, Any]] = (),
     ) -> None:

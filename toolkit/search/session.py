@@ -37,7 +37,7 @@ from soundingline.toolkit.search.tool import (
     recordable,
 )
 from soundingline.toolkit.tokens import Tokenizer, load_tokenizer
-from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall
+from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, RecordedCall
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class SearchTool(ABC):
         self._lock = threading.RLock()
         self._searches: dict[str, CachedSearch] = {}
         self._queries: list[str] = []
-        self._calls: list[ToolCall] = []
+        self._calls: list[RecordedCall] = []
         self.begin()
         self._tools = {tool.spec.name: tool for tool in self.tools()}
 
@@ -196,7 +196,7 @@ class SearchTool(ABC):
         return next(((name, tool.reads_by) for name, tool in tools if tool.reads_by), None)
 
     @property
-    def calls(self) -> Sequence[ToolCall]:
+    def calls(self) -> Sequence[RecordedCall]:
         """The calls on record."""
         return tuple(self._calls)
 
@@ -237,7 +237,7 @@ class SearchTool(ABC):
             text, page, search = str(failure), failure.refusal, None
             error = failure.refusal.code
         layer = {"layer": page.layer} if isinstance(page, Page) and page.layer else {}
-        call = ToolCall(
+        call = RecordedCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
             output=text,
@@ -269,7 +269,7 @@ class SearchTool(ABC):
 
     def restore(
         self,
-        calls: Sequence[ToolCall],
+        calls: Sequence[RecordedCall],
         exposures: Sequence[Exposure],
         memories: Sequence[Mapping[str, Any]] = (),
     ) -> None:
@@ -392,7 +392,7 @@ class ExposureLog:
         """The tokens of all tool output so far."""
         return self._tokens
 
-    def restore(self, calls: Sequence[ToolCall], rows: Sequence[Exposure]) -> None:
+    def restore(self, calls: Sequence[RecordedCall], rows: Sequence[Exposure]) -> None:
         """Continue a log that recorded these calls and rows."""
         for call in calls:
             self.count(call.tokens)

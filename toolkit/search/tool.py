@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
-from soundingline.toolkit.trajectory import ToolCall
+from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
 LARGEST_OFFSET = 10**9  # the largest rank or line that a call may name
@@ -310,7 +310,7 @@ class Refusal:
 class ToolResult:
     """The record of a tool call, and what its output shows, as values, which is not recorded."""
 
-    call: ToolCall
+    call: RecordedCall
     page: Page | Refusal | None = None
 
     @property

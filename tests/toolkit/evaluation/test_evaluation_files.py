@@ -58,7 +58,7 @@ from soundingline.toolkit.files import write_text
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.runs.run_folder import RunFolder, evaluated_runs
 from soundingline.toolkit.search import RankedBrowsing, TopK
-from soundingline.toolkit.trajectory import Answer, ToolCall, Trajectory, dump_trajectory
+from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory, dump_trajectory
 
 TOPICS = [Topic("1", "one"), Topic("2", "two")]
 EVIDENCE = {"1": {"a": 1, "b": 1}, "2": {"x": 1}}
@@ -393,8 +393,8 @@ def test_calls_to_another_tool_are_made_by_its_own_names(foreign):
     """A foreign client's names, and a run of ours through another interface."""
     if foreign:
         calls = [
-            ToolCall("search", {"user_query": "brel"}, "", notes={"tool": "retrieval"}),
-            ToolCall("get_document", {"docid": "b"}, ""),
+            RecordedCall("search", {"user_query": "brel"}, "", notes={"tool": "retrieval"}),
+            RecordedCall("get_document", {"docid": "b"}, ""),
         ]
         before = replace(recorded(), calls=tuple(calls), source={"format": "browsecomp_plus"})
     else:

@@ -50,7 +50,7 @@ from soundingline.toolkit.trajectory import (
     TIERS,
     Answer,
     Exposure,
-    ToolCall,
+    RecordedCall,
     Trajectory,
 )
 
@@ -296,9 +296,9 @@ RIGHT = Trajectory(
     answer=Answer("[a] [a%p2] [k]", "It is Ada Lovelace.", 80.0, ("a", "a%p2", "k")),
     messages=({"role": "assistant", "content": "[a] [a%p2] [k] It is Ada Lovelace. 80 %"},),
     calls=(
-        ToolCall("search", {}, "...", tokens=100, ranking=("a%p1", "k%p0", "b%p0", "m")),
-        ToolCall("search", {}, "no such", error="empty query", tokens=5),
-        ToolCall("read_document", {}, "...", tokens=50),
+        RecordedCall("search", {}, "...", tokens=100, ranking=("a%p1", "k%p0", "b%p0", "m")),
+        RecordedCall("search", {}, "no such", error="empty query", tokens=5),
+        RecordedCall("read_document", {}, "...", tokens=50),
     ),
     tiers=tiers("akbm", "ak", "k", "a"),
     exposures=(
@@ -316,7 +316,7 @@ WRONG = Trajectory(
     answer=Answer("", "Ada's mother or Byron", 60.0),
     messages=({"role": "assistant", "content": "Ada's mother or Byron"},),
     # A tool of one's own: its ranking says that it searched.
-    calls=(ToolCall("find", {}, "...", tokens=40, ranking=("n",)),),
+    calls=(RecordedCall("find", {}, "...", tokens=40, ranking=("n",)),),
     tiers=tiers("n", "n", "", ""),
     exposures=(Exposure(1, "previewed", "n", 1, 40),),
     usage={"dollars": 0.25},
@@ -327,7 +327,7 @@ BROKEN = Trajectory(
     "question broken",
     "failed",
     answer=Answer("[y]", "Ada", 100.0, ("y",)),
-    calls=(ToolCall("search", {}, "...", tokens=10, ranking=("y",)),),
+    calls=(RecordedCall("search", {}, "...", tokens=10, ranking=("y",)),),
     tiers=tiers("y", "y", "y", "y"),
     exposures=(Exposure(1, "opened", "y", 1, 10),),
     seconds=6.0,
@@ -402,11 +402,11 @@ def test_forced_answers_count_in_a_measure_of_their_own_where_the_study_has_none
 def test_a_hit_without_an_excerpt_is_listed_and_not_previewed(evaluation):
     """Pi-Serini previews every listed hit (`previewedDocids` of tool_handlers.ts at bbab25d)."""
     assert "recall_listed" not in evaluation.metrics, "no call for a further page"
-    refused = replace(WRONG, calls=(ToolCall("read_search_results", {}, "", error="blocked"),))
+    refused = replace(WRONG, calls=(RecordedCall("read_search_results", {}, "", error="blocked"),))
     assert "recall_listed" not in evaluated(RIGHT, refused, BROKEN).metrics
     search, *others = RIGHT.calls
-    listing = ToolCall("read_search_results", {"search_id": "s1"}, "...", shown=("b%p0", "m"))
-    read = ToolCall("read_document", {}, "...", shown=("x",))
+    listing = RecordedCall("read_search_results", {"search_id": "s1"}, "...", shown=("b%p0", "m"))
+    read = RecordedCall("read_document", {}, "...", shown=("x",))
     calls = (replace(search, shown=("a%p1", "k%p0")), listing, read, *others)
     wrong = replace(WRONG, calls=(*WRONG.calls, read))
     measured = evaluated(replace(RIGHT, calls=calls), wrong, BROKEN)
@@ -437,9 +437,9 @@ def test_counts_have_every_status_and_the_missing_questions(evaluation):
 
 def test_refusals_are_counted_by_code_and_ends_by_reason():
     calls = [
-        *(ToolCall("search", {"reason": r}, "", error="missing_argument") for r in ("a", "b")),
-        ToolCall("google", {}, "", error="unknown_tool"),
-        ToolCall("search", {}, "..."),
+        *(RecordedCall("search", {"reason": r}, "", error="missing_argument") for r in ("a", "b")),
+        RecordedCall("google", {}, "", error="unknown_tool"),
+        RecordedCall("search", {}, "..."),
     ]
     tried = replace(RIGHT, status="out_of_turns", reason="turns", calls=calls)
     cut = replace(BROKEN, reason="truncated", calls=calls[:1])
@@ -582,7 +582,7 @@ def test_money_and_tokens_are_means_over_the_questions_whose_amount_is_known(row
 def searched(*rewrites, question="Who wrote it?"):
     """One search for each pair of the agent's query and what a rewriter made of it."""
     notes = [{"rewrite": {"raw": raw, "rewritten": text}} for raw, text in rewrites]
-    calls = tuple(ToolCall("search", {}, "...", notes=row) for row in notes)
+    calls = tuple(RecordedCall("search", {}, "...", notes=row) for row in notes)
     return Trajectory("right", question, "completed", calls=calls)
 
 
@@ -603,7 +603,7 @@ def test_rewritten_queries_count_where_the_answer_is_the_rewriters(trajectory, g
 
 def test_without_a_rewritten_query_nothing_is_counted(evaluation):
     assert "rewrites_with_answer" not in evaluation.per_question
-    second = ToolCall("search", {}, "", notes={"rewrite": {"raw": "a", "rewritten": "b"}})
+    second = RecordedCall("search", {}, "", notes={"rewrite": {"raw": "a", "rewritten": "b"}})
     rewritten = replace(WRONG, calls=(*WRONG.calls, second))
     # The mean is over the questions that have a rewritten search.
     assert evaluated(RIGHT, rewritten).denominators["rewrites_with_answer"] == 1
@@ -690,7 +690,8 @@ def test_the_funnel_has_the_recall_of_each_layer():
     )
     shown = (("metadata", 10), ("abstract", 20), ("abstract", 10))  # one of them twice
     calls = tuple(
-        ToolCall("read", {}, "", tokens=tokens, notes={"layer": layer}) for layer, tokens in shown
+        RecordedCall("read", {}, "", tokens=tokens, notes={"layer": layer})
+        for layer, tokens in shown
     )
     trajectory = Trajectory("q", "q", "completed", calls=calls, exposures=exposures)
     judged = {"evidence": {"q": {"a": 1, "b": 1}, "other": {"c": 1}}}
@@ -732,13 +733,13 @@ ASKED_EVIDENCE = {topic.qid: {"kow": 1, "lind": 0} for topic in ASKED}
 def page_of(docid, text, *, tool="read_document"):
     lines = text.count("\n") + 1
     output = f"[docid={docid} lines 1-{lines} of {lines}]\n{text}\nEnd of the document."
-    return ToolCall(tool, {"docid": docid}, output, shown=(docid,))
+    return RecordedCall(tool, {"docid": docid}, output, shown=(docid,))
 
 
 def hits_of(query, **excerpts):
     blocks = [f"{n}. docid={d} score=1.0\n   {t}" for n, (d, t) in enumerate(excerpts.items(), 1)]
     output = "\n".join([f'[search_id=s1 ranks 1-2 of 2 query="{query}"]', *blocks])
-    return ToolCall("search", {"query": query}, output, ranking=[*excerpts], shown=[*excerpts])
+    return RecordedCall("search", {"query": query}, output, ranking=[*excerpts], shown=[*excerpts])
 
 
 def asked(qid, *calls, exact="", status="completed", **seen):
@@ -985,7 +986,7 @@ def followed(*queries, exact="", question="Which harbour town has a lighthouse f
     first = "Brel and Oster are towns. The Tide is high: a tide."
     pages = [first, *["Brel, Oster."] * len(queries)]
     calls = [
-        ToolCall("search", {"reason": "r", "query": query}, f'Results for "{query}". {page}')
+        RecordedCall("search", {"reason": "r", "query": query}, f'Results for "{query}". {page}')
         for query, page in zip(queries, pages, strict=False)
     ]
     return Trajectory("q", question, "completed", answer=Answer(exact=exact), calls=calls)
@@ -1016,7 +1017,7 @@ def test_branches_are_counted_as_by_hand(trajectory, candidates, abandoned, retu
 
 
 def test_refused_searches_are_in_no_branch_and_no_search_has_no_measure():
-    refused = ToolCall("search", {"query": "brel"}, "Brel", error="empty")
+    refused = RecordedCall("search", {"query": "brel"}, "Brel", error="empty")
     only = replace(followed("harbour", "harbour"), calls=[refused])
     assert branch_measures(only, searches_of(only)) == {}
     assert query_measures(only.question, searches_of(only)) == {}
@@ -1028,15 +1029,17 @@ def test_refused_searches_are_in_no_branch_and_no_search_has_no_measure():
 def test_the_query_log_is_as_by_hand():
     """The terms of the question are harbour, town, lighthouse and 1902."""
     calls = [
-        ToolCall("search", {"query": "harbour lighthouse 1902"}, "Brel and Oster are towns."),
-        ToolCall("search", {"query": "Lamm Vesk"}, "Lamm, Vesk", error="empty"),
-        ToolCall("search", {"query": '"harbour town" Brel -Oster Lamm'}, "Lamm is a village."),
-        ToolCall("locate", {"requirement": "Lamm or Kow"}, "Lamm"),
-        ToolCall("search", {"query": '"Harbour town"  brel -oster lamm'}, "Lamm is a village."),
-        ToolCall("read_document", {"query": "Kow"}, "The mayor was Vesk."),
-        ToolCall("other", {"user_query": "brel lamm"}, "", ranking=["d1"], notes={"query": "Kow"}),
-        ToolCall("search", {"user_query": "brel lamm Vesk OR site:a.org"}, ""),
-        ToolCall("search", {"query": "who is it"}, ""),
+        RecordedCall("search", {"query": "harbour lighthouse 1902"}, "Brel and Oster are towns."),
+        RecordedCall("search", {"query": "Lamm Vesk"}, "Lamm, Vesk", error="empty"),
+        RecordedCall("search", {"query": '"harbour town" Brel -Oster Lamm'}, "Lamm is a village."),
+        RecordedCall("locate", {"requirement": "Lamm or Kow"}, "Lamm"),
+        RecordedCall("search", {"query": '"Harbour town"  brel -oster lamm'}, "Lamm is a village."),
+        RecordedCall("read_document", {"query": "Kow"}, "The mayor was Vesk."),
+        RecordedCall(
+            "other", {"user_query": "brel lamm"}, "", ranking=["d1"], notes={"query": "Kow"}
+        ),
+        RecordedCall("search", {"user_query": "brel lamm Vesk OR site:a.org"}, ""),
+        RecordedCall("search", {"query": "who is it"}, ""),
     ]
     # The queries are called a to f. An output holds Lamm only after b has searched for it.
     every = {
@@ -1068,8 +1071,8 @@ def test_the_query_log_is_as_by_hand():
     # An output that is JSON counts by its texts, whose line breaks and accents are escapes there.
     document = {"docid": "d1", "snippet": "The mayor\nVesk of Öster"}
     shown = [
-        ToolCall("search", {"query": "mayor"}, json.dumps([document], indent=2), shown=["d1"]),
-        ToolCall("search", {"query": "Vesk Öster"}, ""),
+        RecordedCall("search", {"query": "mayor"}, json.dumps([document], indent=2), shown=["d1"]),
+        RecordedCall("search", {"query": "Vesk Öster"}, ""),
     ]
     log = query_measures("Who?", searches_of(Trajectory("q", "Who?", "completed", calls=shown)))
     assert (log["query_from_shown_second"], log["query_from_neither_second"]) == (1, 0)

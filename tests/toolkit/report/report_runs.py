@@ -15,7 +15,7 @@ from soundingline.toolkit.report import comparison
 from soundingline.toolkit.report.page import page
 from soundingline.toolkit.report.traces import write_traces
 from soundingline.toolkit.runs import RunFolder, make_manifest
-from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, ToolCall, Trajectory
+from soundingline.toolkit.trajectory import TIERS, Answer, Exposure, RecordedCall, Trajectory
 
 UNITS = ("document", "passage", "maxp")
 RETRIEVERS = ("bm25_default", "bm25_tuned")
@@ -138,7 +138,7 @@ def result(number, text):
 
 
 def searched(query, output, **fields):
-    return ToolCall("search", {"query": query}, output, **fields)
+    return RecordedCall("search", {"query": query}, output, **fields)
 
 
 def two_calls(qid="7", **fields):
@@ -173,7 +173,7 @@ def two_calls(qid="7", **fields):
                 shown=("d1%p0", "x9"),
                 notes={"rewrite": {"raw": "mill", "rewritten": "who built the mill"}},
             ),
-            ToolCall("read_document", {"docid": "d2"}, second, tokens=9, shown=("d2",)),
+            RecordedCall("read_document", {"docid": "d2"}, second, tokens=9, shown=("d2",)),
         ),
         "tiers": dict(zip(TIERS, tiers, strict=True)),
         "exposures": (

@@ -39,7 +39,7 @@ from soundingline.toolkit.trajectory import (
     TIERS,
     Answer,
     Exposure,
-    ToolCall,
+    RecordedCall,
     Trajectory,
     dump_trajectory,
     from_record,
@@ -507,7 +507,7 @@ def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_f
 
 
 CALLS = (
-    ToolCall(
+    RecordedCall(
         "search",
         {"reason": "start", "query": "naïve Bayes"},
         "1. d1 ...",
@@ -517,8 +517,8 @@ CALLS = (
         shown=("d1%p2", "d2%p0"),
         notes={"query": "What is naïve Bayes?", "query_0": "naïve Bayes", "rewrite": {"n": 1}},
     ),
-    ToolCall("read_document", {"docid": "d9"}, "unknown", error="no document d9", tokens=3),
-    ToolCall("search", {"query": "more"}, "...", ranking=("d4%p1", "d2%p7"), shown=("d4%p1",)),
+    RecordedCall("read_document", {"docid": "d9"}, "unknown", error="no document d9", tokens=3),
+    RecordedCall("search", {"query": "more"}, "...", ranking=("d4%p1", "d2%p7"), shown=("d4%p1",)),
 )
 SURFACED = {"surfaced": ("d1", "d2", "d3", "d4")}
 EXAMPLE = Trajectory(
@@ -567,7 +567,7 @@ json_values = st.recursive(
     max_leaves=6,
 )
 calls = st.builds(
-    ToolCall,
+    RecordedCall,
     name=text,
     arguments=st.dictionaries(text, json_values, max_size=3),
     output=text,
@@ -586,7 +586,7 @@ exposures = st.builds(Exposure, small, st.sampled_from(TIERS), text, small, smal
 def test_an_impossible_usage_in_a_file_is_unknown():
     record = json.loads(dump_trajectory(EXAMPLE))
     record["usage"] = {"calls": 4, "agent_dollars": -3.2, "input_tokens": 10**400}
-    assert from_record(record).usage == {"calls": 4, "agent_unmetered": 1, "unmetered": 1}
+    assert from_record(record).usage == {"calls": 4, "agent_usage_missing": 1, "usage_missing": 1}
 
 
 @pytest.mark.parametrize("count", [2**63, 10**400])

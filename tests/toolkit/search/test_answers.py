@@ -21,7 +21,7 @@ from soundingline.toolkit.search.answers import (
 )
 from soundingline.toolkit.search.ranked_browsing import SNIPPETS
 from soundingline.toolkit.search.snippets import METHODS, QueryTerms, best_window, cut, first_match
-from soundingline.toolkit.trajectory import Answer, ToolCall
+from soundingline.toolkit.trajectory import Answer, RecordedCall
 
 KNOWN = ("d1", "d2", "12", "an id", "a_b", "x%y", "Foo [band]", "Rome, Italy", "100%")
 
@@ -516,7 +516,7 @@ def test_whole_texts_are_shown_up_to_the_cut():
 def test_outputs_of_other_harnesses_are_read_where_their_documents_are_known(
     output, shown, expected
 ):
-    call = ToolCall("search", {}, output, shown=shown)
+    call = RecordedCall("search", {}, output, shown=shown)
     titled = output.startswith(("{", "[{"))  # by the first line of the text
     assert shown_texts([call]) == [
         ShownText(docid, text.partition("\n")[0] if titled else "", text)

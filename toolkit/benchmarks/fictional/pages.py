@@ -62,7 +62,7 @@ _SLOT = re.compile(r"\b([NAVYC])\b")
 _CODES = {"N": 0, "A": 1, "V": 2, "Y": 3, "C": 4}
 
 
-class Vocabulary(NamedTuple):
+class PageWords(NamedTuple):
     """All words in one list: nouns, adjectives and verbs, each from common to rare. `starts` and
     `sizes` are those of the three blocks. Behind them are years and counts, from `numbers` on."""
 
@@ -73,7 +73,7 @@ class Vocabulary(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def vocabulary() -> Vocabulary:
+def vocabulary() -> PageWords:
     """The vocabulary of the filler, made once a process: common English words first, then a long
     tail of invented ones."""
     lists = word_lists()
@@ -96,7 +96,7 @@ def vocabulary() -> Vocabulary:
     verbs = list(dict.fromkeys(lists["verbs"])) + _invented(stems, lists["verb_endings"], 1 << 15)
     words = nouns + adjectives + [_past_tense(verb) for verb in verbs]
     years = [str(year) for year in range(FIRST_YEAR, LAST_YEAR + 1)]
-    return Vocabulary(
+    return PageWords(
         words=words + years + [str(count + 2) for count in range(LARGEST_COUNT)],
         starts=(0, len(nouns), len(nouns) + len(adjectives)),
         sizes=(len(nouns), len(adjectives), len(verbs)),

@@ -60,7 +60,7 @@ SORTS = ("attribute", "number", "years", "relation", "exclusion")
 
 
 @dataclass(frozen=True)
-class Clue:
+class WorldClue:
     """A condition on the entity at `position` of the path: `low <= value <= high` for numbers and
     years, or `value` equal to a word (`low` and `high` are then the number of the word in its
     lexicon)."""
@@ -83,13 +83,13 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Question:
+class WorldQuestion:
     """A question in its formal shape. `path` holds the entities from the first described to the one
     that the question is about; `kind` is one of `ANSWER_KINDS`. `threshold` belongs to yes/no
     questions: is the year before it, or the number above it?"""
 
     path: tuple[Entity, ...]
-    clues: tuple[Clue, ...]
+    clues: tuple[WorldClue, ...]
     hops: tuple[Hop, ...]
     relation: str
     kind: str
@@ -123,7 +123,7 @@ class Columns:
 def solutions(
     columns: Columns,
     kinds: Sequence[str],
-    clues: Sequence[Clue],
+    clues: Sequence[WorldClue],
     hops: Sequence[Hop],
     without: int = -1,
 ) -> list[Mask]:
@@ -160,7 +160,7 @@ class QuestionMaker:
         self._columns = Columns(world)
         self._used: set[Entity] = set()
 
-    def questions(self, count: int) -> Iterator[Question]:
+    def questions(self, count: int) -> Iterator[WorldQuestion]:
         """Up to `count` questions: fewer only if the world is too small."""
         attempts = (
             self._attempt(Random("question", self.world.seed, self.hops, attempt))
@@ -170,14 +170,14 @@ class QuestionMaker:
             self._used |= answer_entities(self.world, question)
             yield question
 
-    def _attempt(self, random: Random) -> Question | None:
+    def _attempt(self, random: Random) -> WorldQuestion | None:
         path, hops = self._path(random)
         if not path or path[-1] in self._used:
             return None
         inquiry = self._inquiry(path, hops, random)
         if inquiry is None:
             return None
-        bare = Question(tuple(path), (), tuple(hops), *inquiry)
+        bare = WorldQuestion(tuple(path), (), tuple(hops), *inquiry)
         if answer_entities(self.world, bare) & self._used:
             return None
         return self._described(bare, random)
@@ -254,7 +254,7 @@ class QuestionMaker:
             threshold = value + distance if random.chance(0.5) else value - distance
         return attribute.name, kind, threshold
 
-    def _described(self, bare: Question, random: Random) -> Question | None:
+    def _described(self, bare: WorldQuestion, random: Random) -> WorldQuestion | None:
         """The question with clues added one by one until it has one solution; None if that is
         impossible without making a document superfluous."""
         question = bare
@@ -266,9 +266,9 @@ class QuestionMaker:
                 question = longer if self._chained(longer) else question
         return question if self._unique(question) and self._chained(question) else None
 
-    def _options(self, bare: Question, random: Random) -> list[Clue]:
+    def _options(self, bare: WorldQuestion, random: Random) -> list[WorldClue]:
         """Possible clues: one for each entity, then a second one for each, and so on."""
-        options: list[list[Clue]] = []
+        options: list[list[WorldClue]] = []
         for position, entity in enumerate(bare.path):
             used = {hop.relation for hop in bare.hops if hop.subject == position}
             if position == len(bare.path) - 1:
@@ -285,11 +285,11 @@ class QuestionMaker:
         rounds = zip_longest(*options)
         return [option for turn in rounds for option in turn if option is not None]
 
-    def _unique(self, question: Question) -> bool:
+    def _unique(self, question: WorldQuestion) -> bool:
         masks = solutions(self._columns, question.kinds, question.clues, question.hops)
         return all(int(np.count_nonzero(mask)) == 1 for mask in masks)
 
-    def _chained(self, question: Question) -> bool:
+    def _chained(self, question: WorldQuestion) -> bool:
         """Whether leaving out any one document leaves two answers possible. More clues elsewhere
         can only exclude answers, so that a question which fails once fails for good."""
         for without in range(len(question.path) - 1):
@@ -304,12 +304,12 @@ class QuestionMaker:
 
 def _make_clue(
     world: World, position: int, entity: Entity, attribute: Attribute, random: Random
-) -> Clue:
+) -> WorldClue:
     """A clue that the entity at `position` of a path meets: a word, a span of years (the decade, or
     5 to 12 years), or a range with rounded bounds up to a fifth below and above the number."""
     if isinstance(attribute, Choice):
         digit = world.digits(entity.kind, attribute, entity.ordinal)
-        return Clue(position, attribute.name, digit, digit, WORDS[attribute.lexicon][digit])
+        return WorldClue(position, attribute.name, digit, digit, WORDS[attribute.lexicon][digit])
     assert isinstance(attribute, Quantity)
     value = world.number(entity, attribute)
     if not isinstance(attribute, Year):
@@ -322,7 +322,7 @@ def _make_clue(
     else:
         low = value - random.between(2, 6)
         high = value + random.between(2, 6)
-    return Clue(position, attribute.name, low, high)
+    return WorldClue(position, attribute.name, low, high)
 
 
 def rounding_step(value: int) -> int:
@@ -330,21 +330,21 @@ def rounding_step(value: int) -> int:
     return next(size for size in (1000, 100, 10, 5) if size <= max(5, value // 10))
 
 
-def is_yes(question: Question, values: Any) -> Any:
+def is_yes(question: WorldQuestion, values: Any) -> Any:
     """Whether the answer to a yes/no question is yes: before the year, or above the number."""
     if isinstance(attribute_of(question.kinds[-1], question.relation), Year):
         return values < question.threshold
     return values > question.threshold
 
 
-def answer_entities(world: World, question: Question) -> set[Entity]:
+def answer_entities(world: World, question: WorldQuestion) -> set[Entity]:
     """The entity that the question is about, and the one that the answer names."""
     entity = question.path[-1]
     attribute = attribute_of(entity.kind, question.relation)
     return {entity, world.target(entity, attribute) if isinstance(attribute, Relation) else entity}
 
 
-def answers(world: World, question: Question) -> list[str]:
+def answers(world: World, question: WorldQuestion) -> list[str]:
     """Accepted answers, the fullest first."""
     entity = question.path[-1]
     attribute = attribute_of(entity.kind, question.relation)
@@ -358,7 +358,7 @@ def answers(world: World, question: Question) -> list[str]:
     return list(dict.fromkeys([f"{value:,}", str(value)]))
 
 
-def needed_attributes(question: Question) -> list[tuple[Entity, str]]:
+def needed_attributes(question: WorldQuestion) -> list[tuple[Entity, str]]:
     """What an answer rests on, each once: the entities of the clues and of the hops with their
     attributes, and last what is asked for."""
     needed = [(clue.position, clue.relation) for clue in question.clues]
@@ -367,7 +367,7 @@ def needed_attributes(question: Question) -> list[tuple[Entity, str]]:
     return [(question.path[position], relation) for position, relation in dict.fromkeys(needed)]
 
 
-def needed_facts(world: World, question: Question) -> list[StatedFact]:
+def needed_facts(world: World, question: WorldQuestion) -> list[StatedFact]:
     """The facts that an answer rests on."""
     return [
         stated_fact(world, entity, attribute_of(entity.kind, relation))
@@ -375,7 +375,7 @@ def needed_facts(world: World, question: Question) -> list[StatedFact]:
     ]
 
 
-def clue_phrase(kind: str, clue: Clue, one_of: Callable[[tuple[str, str]], str]) -> str:
+def clue_phrase(kind: str, clue: WorldClue, one_of: Callable[[tuple[str, str]], str]) -> str:
     """What a clue says of an entity of the type `kind`, from its verb on. `one_of` chooses between
     the words of the pages and a paraphrase: first for the phrase, then for the value."""
     attribute = attribute_of(kind, clue.relation, Clueable)
@@ -405,7 +405,7 @@ class Wording:
     word it or, with the probability `obfuscation`, in other words (drawn once for the phrase and
     once for the value)."""
 
-    def __init__(self, question: Question, obfuscation: float, random: Random) -> None:
+    def __init__(self, question: WorldQuestion, obfuscation: float, random: Random) -> None:
         self.question, self.obfuscation, self.random = question, obfuscation, random
         self._kinds = question.kinds
         self._nouns = []
@@ -487,7 +487,7 @@ class Requirement(NamedTuple):
     not. A clue about a relation holds the name of the other entity in `value`, and its ordinal in
     `low` and `high`."""
 
-    clue: Clue
+    clue: WorldClue
     excluded: bool = False
 
     def sort(self, kind: str) -> str:
@@ -640,15 +640,15 @@ class SetQuestionMaker:
         outside = not clue.low <= int(values[ordinal]) <= clue.high
         return Requirement(clue, excluded=True) if outside else None
 
-    def _clue(self, kind: str, ordinal: int, attribute: Attribute, random: Random) -> Clue:
+    def _clue(self, kind: str, ordinal: int, attribute: Attribute, random: Random) -> WorldClue:
         """A clue that the entity meets: its word, its entity, or a range around its number."""
         values = self.columns.values(kind, attribute.name)
         value = int(values[ordinal])
         if isinstance(attribute, Choice):
-            return Clue(0, attribute.name, value, value, WORDS[attribute.lexicon][value])
+            return WorldClue(0, attribute.name, value, value, WORDS[attribute.lexicon][value])
         if isinstance(attribute, Relation):
             name = self.world.name(Entity(attribute.target, value))
-            return Clue(0, attribute.name, value, value, name)
+            return WorldClue(0, attribute.name, value, value, name)
         assert isinstance(attribute, Quantity)
         ordered = np.sort(values)
         width = max(1, len(ordered) * random.between(NARROWEST, WIDEST) // 100)
@@ -658,7 +658,7 @@ class SetQuestionMaker:
         if isinstance(attribute, Number):
             step = rounding_step(value)
             low, high = max(1, low // step * step), -(-high // step) * step
-        return Clue(0, attribute.name, low, high)
+        return WorldClue(0, attribute.name, low, high)
 
 
 def set_wording(question: SetQuestion, obfuscation: float, random: Random) -> str:
@@ -698,7 +698,9 @@ def checklist(question: SetQuestion) -> list[str]:
     return sentences
 
 
-def _statement(kind: str, clue: Clue, noun: str, one_of: Callable[[tuple[str, str]], str]) -> str:
+def _statement(
+    kind: str, clue: WorldClue, noun: str, one_of: Callable[[tuple[str, str]], str]
+) -> str:
     """The clue as a sentence about `the <noun>`, without its full stop."""
     attribute = attribute_of(kind, clue.relation)
     if isinstance(attribute, Relation):

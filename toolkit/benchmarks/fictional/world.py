@@ -83,7 +83,7 @@ class Random:
         return result
 
 
-class Permutation:
+class NumberPermutation:
     """A bijection of 0..size-1 that scatters neighbours."""
 
     def __init__(self, size: int, *parts: object) -> None:
@@ -294,14 +294,14 @@ class World:
         largest = max(count for name, count in self.counts.items() if name != "person")
         stems = min(CAPACITY, max(largest, 100 + size // 6))
         self._stems = {
-            kind.name: Permutation(stems, seed, "stem", kind.name, stems) for kind in TYPES
+            kind.name: NumberPermutation(stems, seed, "stem", kind.name, stems) for kind in TYPES
         }
-        self._scatter = Permutation(CAPACITY, seed, "scatter")
+        self._scatter = NumberPermutation(CAPACITY, seed, "scatter")
         persons = self.counts["person"]
         self._givens = min(GIVEN_CAPACITY, 40 + int(persons**0.5) * 3)
         families = max(20, persons // self._givens + 1, persons // 8)
-        self._person = Permutation(self._givens * families, seed, "person")
-        self._given = Permutation(GIVEN_CAPACITY, seed, "given")
+        self._person = NumberPermutation(self._givens * families, seed, "person")
+        self._given = NumberPermutation(GIVEN_CAPACITY, seed, "given")
 
     def entity(self, index: int) -> Entity:
         """The entity of document number `index`."""
