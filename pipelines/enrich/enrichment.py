@@ -271,9 +271,14 @@ class Enrichment(Stage):
                 do="set one of these, or enrichment.query.weights=false",
             )
         self.weight = float(self.weight)
-        self.needs_llm = any(side.needs_llm for side in self._sides.values())
         without = (f"without_{name}" for name in APPLY_TO[1:])
         self._counts = Counts("queries", *without, *map(_counted_as, REASONS))
+
+    # A property, which tells `declares` that the class alone does not decide.
+    @property
+    def needs_llm(self) -> bool:  # type: ignore[override]
+        """Whether one of the sides needs a language model."""
+        return any(side.needs_llm for side in self._sides.values())
 
     @property
     def fingerprint(self) -> str:

@@ -126,7 +126,7 @@ def frame(documents=600_000, queries=100):
         drawn = [dict.fromkeys(ranks(chance, 4 * size).tolist()) for _ in range(queries)]
         texts = [" ".join(map(word, list(each)[:size])) for each in drawn]
         requests = [pd.DataFrame({"qid": ["1"], "query": [text]}) for text in texts]
-        index = LexicalIndex.open(path)  # which has read no id
+        index = LexicalIndex(path)  # which has read no id
         bm25 = index.bm25(k1=K1, b=B, depth=DEPTH)
         systems = {
             "search": lambda one, index=index: index.search(

@@ -292,8 +292,6 @@ def test_a_rewriter_that_keeps_no_query_is_refused():
 def test_stages_with_a_query_name_it():
     stage = MaxP()
     assert repr(WithQuery(stage, "raw")) == "WithQuery(MaxP(depth=None), 'raw')"
-    with pytest.raises(InputError, match=r"query is 'both'\. valid: raw, rewritten"):
-        WithQuery(stage, "both")
 
 
 PASSAGE = "The lamp burns oil\nat the pier."

@@ -195,7 +195,7 @@ def test_random_lines_on_standard_input_end_in_replies_and_the_server_goes_on(tm
         (["prot=1"], "did you mean port?"),
         (["benchmrk.documents=3"], "did you mean benchmark?"),
         (["host=0.0.0.0"], "SOUNDINGLINE_TOKEN"),
-        (["token=abcdefgh123"], "on the command line"),
+        (["token=abcdefgh123"], "would put a secret where process lists"),
         (["idle_seconds=0"], "idle_seconds"),
         (["client="], "client"),
         (["name=../x"], "cannot be a folder name"),

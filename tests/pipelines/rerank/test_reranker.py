@@ -19,7 +19,7 @@ from support.documents import ROOT
 from support.needs import cases
 from support.pairs import sides
 
-from soundingline.pipelines.rerank.batches import SharedBatches, _Request
+from soundingline.pipelines.rerank.batches import SharedBatches, _BatchRequest
 from soundingline.pipelines.rerank.reranker import (
     Pair,
     RerankTop,
@@ -602,7 +602,7 @@ def test_a_request_that_is_interrupted_while_it_waits_is_not_computed(crowd, mon
         first = pool.submit(scored_together, recorder, pairs("a"))
         assert recorder.entered.wait(30)
         with monkeypatch.context() as patched, pytest.raises(Stopped):
-            patched.setattr(_Request, "result", stopped)
+            patched.setattr(_BatchRequest, "result", stopped)
             scored_together(recorder, pairs("bb"))
         recorder.held.set()
         assert first.result(30) == [1.0]
