@@ -125,7 +125,7 @@ def query_costs(
         total = numbers.get(f"reply_{name}", 0) + numbers.get(f"query_reply_{name}", 0)
         return total / max(1, queries)
 
-    if any(of_query(group, "usage_missing") for group in stages.models):
+    if any(of_query(group, "unreported") for group in stages.models):
         return costs
     costs |= {"input_tokens": 0.0, "output_tokens": 0.0}
     dollars = 0.0

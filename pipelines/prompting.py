@@ -151,7 +151,7 @@ class CachedLLM:
         is_empty: Whether a reply has nothing that the stage can read.
         counts: Receives `asked` prompts, `retried` ones, and `shared` ones that another thread or
             process was requesting; `reply_input_tokens` and `reply_output_tokens` of all replies,
-            cached ones included, and `reply_usage_missing` replies of unknown tokens;
+            cached ones included, and `reply_unreported` replies of unknown tokens;
             `samples_of_other_runs`, the cached replies that were sampled in another run; and with a
             cache `cache_hits` and `cache_misses`.
         settings: Fields of `SamplingParams` that replace those of the model; `extra` is added.
@@ -266,7 +266,7 @@ class CachedLLM:
             tokens["reply_input_tokens"] += reply.input_tokens or 0
             tokens["reply_output_tokens"] += reply.output_tokens or 0
             unknown = None in (reply.input_tokens, reply.output_tokens)
-            tokens["reply_usage_missing"] += unknown and not reply.error
+            tokens["reply_unreported"] += unknown and not reply.error
         self.counts.add(**+tokens)
         return replies
 

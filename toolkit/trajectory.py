@@ -384,10 +384,10 @@ def _compact(value: Any) -> str:
 
 def readable_usage(usage: Mapping[str, Any]) -> dict[str, float]:
     """The possible numbers of a usage from a file. Impossible ones are left out and marked as
-    `usage_missing`: they are unknown, and not zero."""
+    `unreported`: they are unknown, and not zero."""
     numbers = {name: value for name, value in usage.items() if is_number(value) and value >= 0}
     for name in usage.keys() - numbers.keys():
-        numbers.setdefault(f"{_prefix(name)}usage_missing", 1)
+        numbers.setdefault(f"{_prefix(name)}unreported", 1)
     return numbers
 
 

@@ -76,7 +76,7 @@ class Rank1(Scorer):
     (`queries_truncated`), cut again for the server (`shortened`), closed before a verdict
     (`forced`), with one word not listed (`one_sided`), and without a verdict (`undecided`); the
     tokens of the replies (`reply_input_tokens`, `reply_output_tokens`), and replies and cached
-    scores of unknown tokens (`reply_usage_missing`).
+    scores of unknown tokens (`reply_unreported`).
 
     Example:
         >>> rank1 = RerankTop(Rank1(max_tokens=500), depth=20, texts=index.texts)
@@ -102,7 +102,7 @@ class Rank1(Scorer):
         "undecided",
         "reply_input_tokens",
         "reply_output_tokens",
-        "reply_usage_missing",
+        "reply_unreported",
     )
 
     def __post_init__(self) -> None:
@@ -123,8 +123,8 @@ class Rank1(Scorer):
     @property
     def counts(self) -> Mapping[str, float]:
         counts = super().counts
-        usage_missing = counts["reply_usage_missing"] + counts.get("cache_hits", 0)
-        return {**counts, "reply_usage_missing": usage_missing}
+        unreported = counts["reply_unreported"] + counts.get("cache_hits", 0)
+        return {**counts, "reply_unreported": unreported}
 
     def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
         asking = copy.copy(self)
@@ -222,7 +222,7 @@ class Rank1(Scorer):
         self.count.add(
             reply_input_tokens=sum(usage.input or 0 for usage in usages),
             reply_output_tokens=sum(usage.output or 0 for usage in usages),
-            reply_usage_missing=sum(None in (usage.input, usage.output) for usage in usages),
+            reply_unreported=sum(None in (usage.input, usage.output) for usage in usages),
         )
         return turns
 

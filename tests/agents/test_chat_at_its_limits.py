@@ -326,7 +326,7 @@ def test_every_request_is_metered_and_the_prefix_is_reused(forced):
     trajectories, ledger = forced
     total = ledger.total
     assert (total.calls, total.failed) == (QUESTIONS * (TURNS + 1), 0)
-    assert total.usage_missing == 0
+    assert total.unreported == 0
     assert total.replies_with_cached == total.calls
     for name in ("input_tokens", "cached_tokens", "output_tokens"):
         assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0

@@ -221,7 +221,7 @@ def test_what_a_stage_counted_before_is_not_counted_again():
 
 # A long request costs ten times as much, and many short ones together are no long request.
 PRICE = Price(input=2.0, output=8.0, long_context={"above": 1000, "input": 20.0, "output": 80.0})
-UNMETERED = {"reply_input_tokens": 40, "reply_output_tokens": 10, "reply_usage_missing": 1}
+UNMETERED = {"reply_input_tokens": 40, "reply_output_tokens": 10, "reply_unreported": 1}
 
 
 @pytest.mark.parametrize(

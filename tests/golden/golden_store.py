@@ -184,7 +184,7 @@ def _sums(attempts):
         )
     tokens = {name for name in sums if name.endswith("_tokens")}
     unknown = {"replies_with_cached", "replies_with_reasoning"} | (
-        tokens if sums["usage_missing"] else set()
+        tokens if sums["unreported"] else set()
     )
     unknown |= {"dollars"} if sums["unpriced"] else set()
     unknown |= {

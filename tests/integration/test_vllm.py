@@ -157,7 +157,7 @@ def test_every_answer_has_the_format_that_was_demanded(run):
 def test_the_ledger_has_every_request_and_every_token(run):
     ledger = run.ledger
     assert ledger["calls"] == QUESTIONS * (TURNS + 1)
-    assert ledger["failed"] == ledger["retries"] == ledger["usage_missing"] == 0
+    assert ledger["failed"] == ledger["retries"] == ledger["unreported"] == 0
     for name in ("input_tokens", "output_tokens", "cached_tokens"):
         assert ledger[name] == sum(each.usage[name] for each in run.trajectories) > 0
         assert all(each.usage[name] > 0 for each in run.trajectories)

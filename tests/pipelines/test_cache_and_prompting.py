@@ -581,8 +581,8 @@ def replies(model, folder, ledger=None, stored=None):
     ("cached", "counted"),
     [
         ([100, 10], {"reply_input_tokens": 100, "reply_output_tokens": 10}),
-        ([-5, 10], {"reply_usage_missing": 1}),
-        ([10**400, 10], {"reply_usage_missing": 1}),
+        ([-5, 10], {"reply_unreported": 1}),
+        ([10**400, 10], {"reply_unreported": 1}),
     ],
 )
 def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
@@ -593,7 +593,7 @@ def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
     assert counts == {"cache_hits": 1, "cache_misses": 0, **counted}
     # Tokens that the server did not count are unknown now and from the cache.
     for steps in ([saying("yes", usage=Usage(input=5))], []):
-        assert replies(ScriptedModel(*steps), tmp_path / "other")["reply_usage_missing"] == 1
+        assert replies(ScriptedModel(*steps), tmp_path / "other")["reply_unreported"] == 1
 
 
 @pytest.mark.parametrize(
@@ -951,7 +951,7 @@ def test_replies_of_another_process_count_as_shared(tmp_path):
         "shared": 3,
         "reply_input_tokens": 3,
         "reply_output_tokens": 6,
-        "reply_usage_missing": 2,  # the scripted model tells no tokens
+        "reply_unreported": 2,  # the scripted model tells no tokens
         "cache_hits": 0,
         "cache_misses": 5,
     }

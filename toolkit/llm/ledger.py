@@ -264,7 +264,7 @@ class Ledger:
         """Replies without usage because of which no cap bounds a request of the role."""
         roles = ANSWERING if self.cap is None else ROLES
         now = sum(self._run[each].unpriced for each in roles if each in self._run)
-        before = self._earlier.get(role, UsageTotals()).usage_missing
+        before = self._earlier.get(role, UsageTotals()).unreported
         return now + (0 if self._highest_cost.get(role) else before)
 
     def _estimate_before(self) -> float:

@@ -170,7 +170,7 @@ class UsageTotals:
             repeated are included.
         seconds: From the concurrency slot to the end, with the waits between attempts.
         dollars: The known part of the cost.
-        usage_missing: Replies without usage, whose tokens are in no sum.
+        unreported: Replies without usage, whose tokens are in no sum.
         unpriced: Replies whose cost is unknown.
         replies_with_cached: Replies whose usage has a number of cached tokens. Some servers leave
             it out if it is zero, others always.
@@ -188,7 +188,7 @@ class UsageTotals:
     output_tokens: Count = 0
     seconds: Amount = 0.0
     dollars: Amount = 0.0
-    usage_missing: Count = 0
+    unreported: Count = 0
     unpriced: Count = 0
     replies_with_cached: Count = 0
     replies_with_reasoning: Count = 0
@@ -208,7 +208,7 @@ class UsageTotals:
         any reply has no usage, and cached or reasoning tokens if no reply has such a number."""
         hidden = {"replies_with_cached", "replies_with_reasoning"}
         hidden |= {"dollars"} if self.unpriced else set()
-        hidden |= set(_TOKENS) if self.usage_missing else set()
+        hidden |= set(_TOKENS) if self.unreported else set()
         hidden |= set() if self.replies_with_cached else {"cached_tokens"}
         hidden |= set() if self.replies_with_reasoning else {"reasoning_tokens"}
         return {
@@ -232,7 +232,7 @@ def of_attempt(usage: Usage | None, dollars: float | None, *, seconds: float) ->
         output_tokens=usage.output or 0,
         seconds=seconds,
         dollars=dollars or 0.0,
-        usage_missing=int(usage.input is None or usage.output is None),
+        unreported=int(usage.input is None or usage.output is None),
         unpriced=int(dollars is None),
         replies_with_cached=int(usage.cached is not None),
         replies_with_reasoning=int(usage.reasoning is not None),

@@ -819,5 +819,5 @@ def test_requests_are_on_the_account_of_the_question_that_searches_and_are_made_
     it.score(*sides([PAIR]))
     account = ledger.by_role("q7")["reranker"]
     assert account.calls == 2 and account.dollars == pytest.approx(0.2)
-    assert (it.counts["cache_hits"], it.counts["reply_usage_missing"]) == (2, 2)
+    assert (it.counts["cache_hits"], it.counts["reply_unreported"]) == (2, 2)
     assert whole.long_documents == "truncate"

@@ -67,7 +67,7 @@ def readable(reader, content):
 def test_impossible_counts_of_a_foreign_run_are_unknown():
     usage = {"input_tokens": -5, "output_tokens": 7, "included_reasoning_tokens": True}
     trajectory = readable(bcp.read, {**WHOLE, "usage": usage})
-    assert trajectory.usage == {"output_tokens": 7, "usage_missing": 1}
+    assert trajectory.usage == {"output_tokens": 7, "unreported": 1}
     assert known_usage(trajectory.usage, "input_tokens") is None
 
 
@@ -379,7 +379,7 @@ def test_an_impossible_count_of_a_foreign_log_is_unknown(count):
         "openai/gpt-5-mini": {"input_tokens": 5, "output_tokens": count, "total_cost": 0.5},
     }
     usage = imported(model_usage=models).usage
-    assert "output_tokens" not in usage and usage["usage_missing"] == 1
+    assert "output_tokens" not in usage and usage["unreported"] == 1
     assert (usage["input_tokens"], usage["dollars"]) == (10, 0.5)
 
 

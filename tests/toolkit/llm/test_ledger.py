@@ -183,7 +183,7 @@ def test_what_is_unknown_is_left_out_of_the_flat_numbers():
     assert (usage["unpriced"], usage["agent_unpriced"]) == (1, 1)
     spend(ledger, Turn(text="x"), qid="without usage")
     usage = ledger.usage("without usage")
-    assert usage["usage_missing"] == 1
+    assert usage["unreported"] == 1
     assert not any(name.endswith("_tokens") for name in usage)
 
 
@@ -205,7 +205,7 @@ IMPOSSIBLE = [-3.2, -1, 10**400, float("nan"), float("inf"), True, "3", None, [3
 @pytest.mark.parametrize("value", IMPOSSIBLE)
 def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value):
     usage = readable_usage({"calls": 2, "dollars": value, "judge_calls": 0})
-    assert usage == {"calls": 2, "judge_calls": 0, "usage_missing": 1}
+    assert usage == {"calls": 2, "judge_calls": 0, "unreported": 1}
     assert known_usage(usage, "dollars") is None and known_usage(usage, "calls") == 2
     # Also where it is the only number of a role, or of a question.
     assert known_usage(readable_usage({"agent_dollars": value}), "agent_dollars") is None
@@ -356,7 +356,7 @@ CAPS = {
     "as much as the most expensive": (
         {
             "cap": 10.0,
-            "earlier": {"agent": UsageTotals(dollars=4.0, usage_missing=2, unpriced=2)},
+            "earlier": {"agent": UsageTotals(dollars=4.0, unreported=2, unpriced=2)},
             "highest_cost": {"agent": 3.0},
         },
         [],
@@ -365,19 +365,19 @@ CAPS = {
     "less than the cap": (
         {
             "cap": 10.5,
-            "earlier": {"agent": UsageTotals(dollars=1.0, usage_missing=2, unpriced=2)},
+            "earlier": {"agent": UsageTotals(dollars=1.0, unreported=2, unpriced=2)},
             "highest_cost": {"agent": 3.0},
         },
         [],
         [("agent", "q", ""), ("judge", "q", "")],
     ),
     "no reply with usage": (
-        {"cap": 1000.0, "earlier": {"agent": UsageTotals(usage_missing=2, unpriced=2)}},
+        {"cap": 1000.0, "earlier": {"agent": UsageTotals(unreported=2, unpriced=2)}},
         [],
         [("agent", "q", "run"), ("judge", "q", "")],
     ),
     "no reply with usage, for a question": (
-        {"question_cap": 1000.0, "earlier": {"agent": UsageTotals(usage_missing=2, unpriced=2)}},
+        {"question_cap": 1000.0, "earlier": {"agent": UsageTotals(unreported=2, unpriced=2)}},
         [],
         [("agent", "q", "run"), ("judge", "q", "")],
     ),

@@ -845,7 +845,7 @@ def test_each_of_six_useless_replies_is_entered_and_a_cap_stops_the_second(
     assert [line.failed for line in lines] == [0, 0, 0, 0, 0, 1]
     assert counts(ledger) == (1, 5, 1, 6.0)
     total = ledger.total
-    assert (total.output_tokens, total.usage_missing, total.unpriced) == (6, 0, 0)
+    assert (total.output_tokens, total.unreported, total.unpriced) == (6, 0, 0)
 
     peer.requests.clear()
     capped = Ledger(cap=1.5)
@@ -890,7 +890,7 @@ def test_a_useless_reply_of_unknown_usage_closes_a_capped_ledger_before_it_is_tr
     with pytest.raises(OutOfMoney, match="reported no usage for 1 replies"):
         ask_metered(peer, adapter, ledger)
     assert len(peer.requests) == 1
-    assert ledger.total.unpriced == ledger.total.usage_missing == 1
+    assert ledger.total.unpriced == ledger.total.unreported == 1
     free = Ledger()
     with pytest.raises(ModelError):
         ask_metered(peer, adapter, free, attempts=3)
@@ -1020,7 +1020,7 @@ def test_an_impossible_count_makes_the_usage_unknown_and_closes_a_capped_ledger(
     ledger = Ledger(cap=100.0)
     with ledger.request("agent", "q", DOLLAR) as entry:
         entry.reply(Turn(usage=model._usage(usage)))
-    assert (ledger.total.dollars, ledger.total.unpriced, ledger.total.usage_missing) == (0.0, 1, 1)
+    assert (ledger.total.dollars, ledger.total.unpriced, ledger.total.unreported) == (0.0, 1, 1)
     with pytest.raises(OutOfMoney, match="reported no usage"):
         ledger.request("agent", "q", DOLLAR).__enter__()
 
@@ -1044,7 +1044,7 @@ def test_a_reply_with_an_impossible_count_comes_and_its_money_is_unknown(peer, a
         ledger = Ledger()
         assert ask_metered(peer, adapter, ledger).text == "yes"
         usage = ledger.usage("q")
-        assert usage["unpriced"] == usage["usage_missing"] == 1
+        assert usage["unpriced"] == usage["unreported"] == 1
         assert not {"dollars", "output_tokens"} & set(usage)
 
 

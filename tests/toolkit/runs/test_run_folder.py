@@ -586,7 +586,7 @@ exposures = st.builds(Exposure, small, st.sampled_from(TIERS), text, small, smal
 def test_an_impossible_usage_in_a_file_is_unknown():
     record = json.loads(dump_trajectory(EXAMPLE))
     record["usage"] = {"calls": 4, "agent_dollars": -3.2, "input_tokens": 10**400}
-    assert from_record(record).usage == {"calls": 4, "agent_usage_missing": 1, "usage_missing": 1}
+    assert from_record(record).usage == {"calls": 4, "agent_unreported": 1, "unreported": 1}
 
 
 @pytest.mark.parametrize("count", [2**63, 10**400])
