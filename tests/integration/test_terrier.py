@@ -237,7 +237,7 @@ def test_a_text_of_the_topics_is_replaced_as_by_terriers_get_text(index, terrier
     ours = (index.bm25() >> pt.text.get_text(index) >> Lengths())(topics)
     assert scored(ours) == lengths(ours)
     assert "text" not in index.bm25()(topics)
-    assert scored((index.bm25() >> Lengths())(topics)) == lengths(ours)
+    assert scored((index.bm25() >> by_length(index))(topics)) == lengths(ours)
 
 
 def test_stashed_results_survive_feedback_as_they_survive_terriers(index, terrier, bm25):
