@@ -1,4 +1,4 @@
-"""Traces, reports and the page of the server in a real browser. Skipped where there is no Chromium.
+"""Traces and reports in a real browser. Skipped where there is no Chromium.
 
 The browser is headless. It is driven by its own protocol over a pipe, which needs no driver:
 https://chromedevtools.github.io/devtools-protocol/; messages are JSON, each ended by a zero byte.
@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from support.needs import needs_real
-from support.served import serving
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from report_runs import ASKED, AnyPassage, WithTexts, six_runs, traced, two_calls, two_rounds
@@ -271,47 +270,3 @@ def test_a_report_on_runs_fits_the_window_and_is_cards_on_a_narrow_one(
     figures = "[...document.querySelectorAll('figure.wide')]"
     scrolled = browser.value(f"{figures}.map((f) => f.scrollWidth > f.clientWidth)")
     assert scrolled and set(scrolled) == {width < 600}
-
-
-# The page of the server: its forms reach the server, and nothing else.
-
-
-def form(path):
-    return f"""[...document.forms].find(f => f.querySelector("input").value === "{path}")"""
-
-
-def tried(tab, path, body=None):
-    """What the page shows after a click on the button of a form."""
-    if body is not None:
-        text = json.dumps(json.dumps(body))
-        tab.value(f"{form(path)}.querySelector('textarea').value = {text}")
-    tab.value(f"{form(path)}.querySelector('pre').textContent = ''")
-    tab.value(f"{form(path)}.querySelector('button').click()")
-    shown = f"{form(path)}.querySelector('pre').textContent"
-    tab.wait(shown)
-    status, _, reply = tab.value(shown).partition("\n")
-    return int(status), json.loads(reply)
-
-
-@pytest.mark.parametrize("token", [None, "s3cret"])
-def test_the_forms_open_a_session_and_search_in_it(token, tmp_path):
-    with serving(token=token) as server, running_tab(BROWSER) as tab:
-        user = f"me:{token}@" if token else ""
-        tab.size(420 if token else 1000)
-        tab.ask("Page.navigate", url=f"http://{user}127.0.0.1:{server.port}/")
-        tab.wait("document.forms.length > 10")
-        if token:
-            assert tried(tab, "/status")[0] == 401
-            tab.value(f"document.getElementById('token').value = '{token}'")
-        status, opened = tried(tab, "/open")
-        assert status == 200
-        call = json.loads(tab.value(f"{form('/call')}.querySelector('textarea').value"))
-        assert call["session"] == opened["session"]
-        call["arguments"] = {"reason": "r", "query": "<b>mill"}
-        status, reply = tried(tab, "/call", call)
-        assert status == 200 and "Grenholm" in reply["text"]
-        assert tab.value("document.querySelectorAll('b').length") == 0
-        assert tab.value("document.documentElement.scrollWidth <= innerWidth")
-        assert [url for url in tab.requests if f":{server.port}/" not in url] == []
-        assert [line for line in tab.problems if "favicon" not in line and "401" not in line] == []
-        tab.picture(tmp_path / "page.png")
