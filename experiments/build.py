@@ -161,7 +161,7 @@ def without_runtime(option: Any, group: str) -> Any:
     if "_target_" in option:
         hints = _annotations(_located(str(option["_target_"]), group), include_extras=True)
         metadata = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    kept: dict[str, Any] = {}
+    lasting: dict[str, Any] = {}
     for name, value in option.items():
         declared = metadata.get(name, ())
         if RUNTIME in declared:
@@ -169,8 +169,8 @@ def without_runtime(option: Any, group: str) -> Any:
         keys = [each for each in declared if isinstance(each, RuntimeKeys)]
         if keys and isinstance(value, Mapping):
             value = {key: inner for key, inner in value.items() if key not in keys[0].names}
-        kept[name] = without_runtime(value, group)
-    return kept
+        lasting[name] = without_runtime(value, group)
+    return lasting
 
 
 def _annotations(target: Any, include_extras: bool = False) -> dict[str, Any]:
@@ -210,21 +210,21 @@ def _located(target: str | None, group: str) -> Any:
         do="check its spelling; a package outside the environment needs its folder in PYTHONPATH: "
         "export PYTHONPATH=<folder>",
     )
-    found, name = None, ""
+    target_object, name = None, ""
     for part in str(target).split("."):
         name = f"{name}.{part}".lstrip(".")
-        if found is not None and hasattr(found, part):
-            found = getattr(found, part)
-        elif part and (found is None or inspect.ismodule(found)):
+        if target_object is not None and hasattr(target_object, part):
+            target_object = getattr(target_object, part)
+        elif part and (target_object is None or inspect.ismodule(target_object)):
             try:
-                found = import_module(name)
+                target_object = import_module(name)
             except ModuleNotFoundError as error:
                 if error.name and f"{target}.".startswith(f"{error.name}."):
                     raise unknown from None
                 raise
         else:
             raise unknown
-    return found
+    return target_object
 
 
 def _group(option: DictConfig) -> str:
