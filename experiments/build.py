@@ -97,14 +97,13 @@ def check_price(config: DictConfig, role: str, price: Price, group: str) -> None
 
 
 def shard_of(config: DictConfig) -> Shard | None:
-    """The shard of this process, of `shards`; None: it has none. `InputError` for numbers that are
-    out of range."""
+    """The shard of this process, of `indexing.shards`; None: it has none. `InputError` for numbers
+    that are out of range."""
     from soundingline.pipelines.index_folder import Shard
 
-    check_int("shards", config.shards)
-    if config.shard is None:
-        return None
-    return Shard(config.shard, config.shards)
+    indexing = config.indexing
+    check_int("indexing.shards", indexing.shards)
+    return None if indexing.shard is None else Shard(indexing.shard, indexing.shards)
 
 
 def stage_model(config: DictConfig, group: str) -> LanguageModel:

@@ -1,8 +1,8 @@
 """The cells of a sweep, with axes and single changes.
 
 The cells of a sweep are the product of its parameters and axes, each cell as it is and with one
-change at a time. With `shards=4` that product has a cell for each shard, from `shard=0`. An
-experiment lists its cells below `hydra.sweeper`::
+change at a time. With `indexing.shards=4` that product has a cell for each shard, from
+`indexing.shard=0`. An experiment lists its cells below `hydra.sweeper`::
 
     hydra:
       mode: MULTIRUN
@@ -57,9 +57,10 @@ class Cells(NamedTuple):
         """Those of a composed configuration with our sweeper."""
         sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
         cells = cls.read(sweeper, laptop=config.laptop)
-        if config.get("shards", 1) > 1 and config.shard is None:
-            shards = ",".join(map(str, range(config.shards)))
-            return cells._replace(params={"shard": shards, **cells.params})
+        indexing = config.indexing
+        if indexing.shards > 1 and indexing.shard is None:
+            shards = ",".join(map(str, range(indexing.shards)))
+            return cells._replace(params={"indexing.shard": shards, **cells.params})
         return cells
 
     @classmethod

@@ -616,9 +616,9 @@ class _Job:
     def _check(self, settings: Settings) -> None:
         # Those of a sweep, and other values, may come from a file of options.
         refuse_secrets(settings.overrides, settings.config)
-        if self.name not in SHARDED and settings.config.shards != 1:
+        if self.name not in SHARDED and settings.config.indexing.shards != 1:
             raise InputError(
-                f"shards={settings.config.shards} for {self.prog}",
+                f"indexing.shards={settings.config.indexing.shards} for {self.prog}",
                 valid="soundingline index and soundingline enrich",
                 do="leave it out: this command reads what those have made of all shards",
             )

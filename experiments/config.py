@@ -55,6 +55,28 @@ class Tuning:
 
 
 @dataclass
+class Comparison:
+    published: str | None = None
+    baseline: dict[str, str] = field(default_factory=dict)
+    primary: str | None = None
+    margin: float | None = None
+    accept: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EvaluationSettings:
+    forced_answers: bool = True
+    prices: str | None = None
+
+
+@dataclass
+class Indexing:
+    shards: int = 1
+    shard: int | None = None
+    confirm: bool = False
+
+
+@dataclass
 class Root:
     benchmark: Any = MISSING
     unit: Any = MISSING
@@ -80,31 +102,28 @@ class Root:
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
     laptop: bool = False
-    published: str | None = None
     sealed: bool = True
     traces: Any = True
-    baseline: dict[str, str] = field(default_factory=dict)
-    primary: str | None = None
-    margin: float | None = None
-    accept: list[str] = field(default_factory=list)
     task: str = "general"
     measures: list[str] = field(default_factory=list)
     optimized_metric: str | None = None
     passage_splitter: str = "rules"
-    forced_answers: bool = True
-    prices: str | None = None
     concurrency: int = 1
     repeats: int = 1
-    shards: int = 1
-    shard: int | None = None
     preflight: int = 5
-    confirm: bool = False
     placement: Any = None
+    comparison: Comparison = field(default_factory=Comparison)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    indexing: Indexing = field(default_factory=Indexing)
     tuning: Tuning = field(default_factory=Tuning)
 
 
 # What the first part of an override's key may be.
 ROOTS = (*(each.name for each in fields(Root)), "experiment", "scale", "hydra")
+_SECTIONS = {"comparison": Comparison, "evaluation": EvaluationSettings, "indexing": Indexing}
+_GROUPED = {
+    each.name: f"{name}.{each.name}" for name, kind in _SECTIONS.items() for each in fields(kind)
+}
 
 
 def overrides_of_cells(
@@ -266,8 +285,8 @@ def register() -> None:
     known; called by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         root: Any = OmegaConf.structured(Root)
-        # An override such as baseline.retriever=ql adds a factor, like any other without a plus.
-        OmegaConf.set_struct(root.baseline, False)
+        # comparison.baseline.retriever=ql adds a factor, like any other override without a plus.
+        OmegaConf.set_struct(root.comparison.baseline, False)
         ConfigStore.instance().store(name="root_schema", node=root)
     from hydra_plugins.soundingline import ChangeSweeper, RayLauncher  # which need `Cells`
 
@@ -575,7 +594,8 @@ def check_keys(config: DictConfig, prefix: str = "") -> None:
 def no_such_key(key: str, names: Iterable[str]) -> InputError:
     """The error for a key whose last part is not among the `names` at its place."""
     valid = sorted(names)
-    do = did_you_mean(key.rpartition(".")[2], valid)
+    last = key.rpartition(".")[2]
+    do = f"did you mean {_GROUPED[last]}?" if last in _GROUPED else did_you_mean(last, valid)
     return InputError(f"there is no group or key {key!r}", valid=", ".join(valid), do=do)
 
 

@@ -68,8 +68,8 @@ def enrich(settings: Settings) -> None:
     """Ask a language model for the phrases of a corpus, and index them.
 
     Every answer is written at once, so that the same command continues after a kill, pays for
-    nothing twice, and tries again what failed. `-m shards=4` asks in four jobs, the last of which
-    makes the index; `shards=4 shard=2` asks for one shard.
+    nothing twice, and tries again what failed. `-m indexing.shards=4` asks in four jobs, the last
+    of which makes the index; `indexing.shards=4 indexing.shard=2` asks for one shard.
     """
     config = settings.config
     if config.paths.caches is None:
@@ -155,12 +155,12 @@ def ask_missing(
             )
             dollars = [cost.get("dollars", 0.0) for cost in costs]
             total = ledger.spent_before + estimate(dollars, missing).total
-            if cap is not None and not config.confirm and total > cap:
+            if cap is not None and not config.indexing.confirm and total > cap:
                 raise InputError(
                     f"enriching the corpus is expected to cost ${total:,.2f}, more than "
                     f"budget.run_dollars={cap:g}",
-                    do="raise budget.run_dollars, or set confirm=true to continue until it is "
-                    "spent; the same command then continues with what is left",
+                    do="raise budget.run_dollars, or set indexing.confirm=true to continue until "
+                    "it is spent; the same command then continues with what is left",
                 )
 
         try:

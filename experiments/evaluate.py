@@ -247,8 +247,9 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
     """Evaluate recorded trajectories again, without an agent.
 
     Questions and judgements are those of the run's own benchmark, opened by this installation's
-    option of that name, or those of `benchmark=`. `measures=`, `judge=` and `forced_answers=` may
-    differ from the first evaluation; `prices=2026-05` computes dollars by the lists of that month.
+    option of that name, or those of `benchmark=`. `measures=`, `judge=` and
+    `evaluation.forced_answers=` may differ from the first evaluation; `evaluation.prices=2026-05`
+    computes dollars by the lists of that month.
     """
     if not runs:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
@@ -289,7 +290,7 @@ def evaluated(
     `config.traces` always (`plain`), unless the run is obfuscated (true), or never (false).
     `passages` has the texts that a navigator's scores refer to. The judge's requests are
     entered in `ledger`; see `judge_run`."""
-    state = folder.state()
+    state, prices = folder.state(), config.evaluation.prices
     judges = judge_run(config, folder, benchmark, ledger, servers)
     run = evaluate_run_folder(
         folder,
@@ -298,8 +299,8 @@ def evaluated(
         list(config.measures),
         state=state,
         texts=partial(texts_under, Path(config.paths.indexes), benchmark),
-        forced_answers=config.forced_answers,
-        prices=price_tables(folder.manifest(), config.prices) if config.prices else {},
+        forced_answers=config.evaluation.forced_answers,
+        prices=price_tables(folder.manifest(), prices) if prices else {},
     )
     if config.traces is True and folder.manifest().get("sealed"):
         notify("no traces are written of an obfuscated run; traces=plain writes them in plain text")
@@ -424,7 +425,7 @@ def compare(
         family=family,
         primary=primary,
         margin=margin,
-        accept=list(settings.config.accept),
+        accept=list(settings.config.comparison.accept),
         by=by,
     )
 
@@ -535,7 +536,7 @@ def compare_folders(
     if missing:
         raise MissingBaseline(
             f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",
-            do="run the cell that has them, or name another baseline: baseline.retriever=...",
+            do="run the cell that has them, or name another: comparison.baseline.retriever=...",
         )
 
 
@@ -553,8 +554,9 @@ def _distance(run: EvaluatedRun, runs: Sequence[EvaluatedRun]) -> tuple[int, int
 
 
 def _declared(runs: Sequence[EvaluatedRun], key: str) -> Any:
-    """The value of a setting that the manifests of all runs have; None if they differ."""
-    values = [(run.manifest.get("config") or {}).get(key) for run in runs]
+    """The value below `comparison` that the manifests of all runs have; None if they differ."""
+    configs = [run.manifest.get("config") or {} for run in runs]
+    values = [(config.get("comparison") or {}).get(key) for config in configs]
     return values[0] if values.count(values[0]) == len(values) else None
 
 

@@ -369,13 +369,13 @@ def import_run(
     With an experiment of published runs, PATH is a folder with the authors' released runs. They
     become the cells of `runs/<name>`, and their figures are printed next to the paper's.
     """
-    config = settings.config
+    config, table = settings.config, settings.config.comparison.published
     if config.name is None:
         raise InputError("name= is missing", do="give the run a name: name=NAME")
     check_judge(config)
     folder = RunFolder.named(Path(config.paths.runs), config.name)
     benchmark: Benchmark = make(config.benchmark)
-    released = read_published(config.published).released if config.published else {}
+    released = read_published(table).released if table else {}
     bring = partial(_import, settings, benchmark, format=format, model=model, canary_env=canary_env)
     if not released:
         Console().print(comparison_table([bring(folder, path, {})]))
@@ -384,7 +384,7 @@ def import_run(
     present = {name: values for name, values in released.items() if (path / name).exists()}
     if not present:
         raise InputError(
-            f"{path} has no released run of {config.published}",
+            f"{path} has no released run of {table}",
             valid=f"a folder with some of {', '.join(released)}",
             do="download the authors' runs",
         )
@@ -531,9 +531,9 @@ def _manifest(
         "agent": f"imported from {imported['format']}",
         **({"llm": str(imported["model"])} if imported["model"] else {}),
     }
-    published = settings.config.published
+    published = settings.config.comparison.published
     config = {"benchmark": plain_values(settings.config.benchmark)}
-    config |= {"published": published} if published else {}
+    config |= {"comparison": {"published": published}} if published else {}
     prints = {
         "benchmark": benchmark.fingerprint,
         "imported": file_hash(*files),

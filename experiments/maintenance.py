@@ -57,27 +57,29 @@ def index(settings: Settings) -> None:
     """Build the text store and the indexes of a benchmark and a unit: the engine's, and that of a
     learned retriever. Prints where they are and what they hold.
 
-    `-m shards=4` encodes the units in four jobs, the last of which makes the indexes;
-    `shards=4 shard=2` does so for one shard; `shards=4` makes the indexes of all.
+    `-m indexing.shards=4` encodes the units in four jobs, the last of which makes the indexes;
+    `indexing.shards=4 indexing.shard=2` does so for one shard; `indexing.shards=4` makes the
+    indexes of all.
     """
     config = settings.config
     engine, segmenter, benchmark = make(config.engine), make(config.unit), make(config.benchmark)
     stages = Stages({"retriever": make(config.retriever)})
     stages.validate(engine)
     shard_of(config)  # raises for numbers out of range
-    sharded = config.shards > 1
+    sharded = config.indexing.shards > 1
     if sharded and not any(_learned(stages.transformers["retriever"])):
         raise InputError(
-            f"shards={config.shards} for retriever={settings.choices['retriever']}",
+            f"indexing.shards={config.indexing.shards} for "
+            f"retriever={settings.choices['retriever']}",
             valid="a learned retriever, such as dense, splade or colbertv2",
-            do="leave shards out: one process builds that index",
+            do="leave it out: one process builds that index",
         )
     indexes = Path(config.paths.indexes)
     prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
     if sharded:
         if not _built_shards(settings, stages, prepared, segmenter):
             return
-        prepared = replace(prepared, shards=config.shards)
+        prepared = replace(prepared, shards=config.indexing.shards)
     stages.bind(prepared, segmenter, None)
     console = Console()
     console.print(
@@ -100,7 +102,7 @@ def _built_shards(
     all shards are there then; `InputError` if this process has no shard, and one is missing."""
     from soundingline.pipelines.index_folder import shards_missing
 
-    count, shard = settings.config.shards, shard_of(settings.config)
+    count, shard = settings.config.indexing.shards, shard_of(settings.config)
     engines: list[Any] = []
     collection = Collection(
         prepared.fingerprint,
@@ -120,8 +122,8 @@ def _built_shards(
         Console().print(line, highlight=False, soft_wrap=True)
     elif missing:
         path = next(path for path, numbers in lacking if numbers)
-        given = [item for item in settings.overrides if key_of(item) != "shard"]
-        command = shlex.join([*given, f"shard={','.join(map(str, missing))}"])
+        given = [item for item in settings.overrides if key_of(item) != "indexing.shard"]
+        command = shlex.join([*given, f"indexing.shard={','.join(map(str, missing))}"])
         raise shards_missing(path, missing, count, do=f"run soundingline index -m {command}")
     return not missing
 

@@ -327,7 +327,7 @@ class ExperimentPlan:
     @property
     def published(self) -> PublishedTable | None:
         """The paper's table for these cells, if there is one."""
-        name = self.config.get("published")
+        name = self.config["comparison"]["published"]
         return read_published(name) if name else None
 
     def command(self, name: str) -> str:

@@ -135,7 +135,8 @@ def compare_with_published(paths: Sequence[Path]) -> None:
 
 def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
     """The published table that the runs name."""
-    names = [run.manifest.get("config", {}).get("published") for run in runs]
+    configs = [run.manifest.get("config", {}) for run in runs]
+    names = [config.get("comparison", {}).get("published") for config in configs]
     for run, name in zip(runs, names, strict=True):
         if not isinstance(name, str) or not read_published(name).rows:
             raise InputError(

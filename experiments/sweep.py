@@ -129,7 +129,9 @@ class SweepStart(Callback):
         if SweepStart.slurm:
             slurm_watcher()
         SweepStart.logger = config.logger
-        SweepStart.baseline = {str(key): str(value) for key, value in config.baseline.items()}
+        SweepStart.baseline = {
+            str(key): str(value) for key, value in config.comparison.baseline.items()
+        }
         for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
                 path.unlink()
@@ -270,7 +272,7 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
             valid=", ".join(run.metrics) or "none",
             do="name one of them, or add it to measures=",
         )
-    main = config.tuning.objective if command == "tune" else config.primary
+    main = config.tuning.objective if command == "tune" else config.comparison.primary
     return run.metrics.get(metric or main or main_measure(run.metrics, TESTED))
 
 

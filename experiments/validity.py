@@ -126,16 +126,16 @@ def threats_of(
     for group in groups.values():
         first = group[0]
         if baselines is None:
-            baseline = _baseline(group, first.value("baseline", default={}))
+            baseline = _baseline(group, first.value("comparison", "baseline", default={}))
         else:
             baseline = next((c for c in group if c.run and c.run.name in baselines), None)
         found |= dict.fromkeys(
             find_threats(
                 group,
                 baseline=baseline,
-                primary=primary or str(first.value("primary", default="accuracy")),
-                margin=margin or first.value("margin"),
-                accept=accept or first.value("accept", default=()),
+                primary=primary or str(first.value("comparison", "primary") or "accuracy"),
+                margin=margin or first.value("comparison", "margin"),
+                accept=accept or first.value("comparison", "accept", default=()),
             )
         )
     return list(found)

@@ -52,7 +52,7 @@ _OVERRIDE = re.compile(
 )
 _YAML = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Options that are mappings: their entries count as one key.
-MAPPINGS = {"budget.stage_seconds", "budget.speed"}
+MAPPINGS = {"budget.stage_seconds", "budget.speed", "comparison.baseline"}
 
 
 def flat(values, prefix=""):

@@ -466,7 +466,10 @@ REFUSED = {
         ("concurrency=null", r"concurrency=null\. valid: a value of type int\."),
         ("repeats=much", r"repeats=much\. valid: a value of type int\."),
         ("measures=null", r"measures=null\. valid: a value of type list\[str\]\."),
-        ("baseline=null", r"baseline=null\. valid: a value of type dict\[str, str\]\."),
+        (
+            "comparison.baseline=null",
+            r"comparison.baseline=null\. valid: a value of type dict\[str, str\]\.",
+        ),
         ("tuning.depth=null", r"tuning.depth=null\. valid: a value of type int\."),
         ("paths.caches_gb=much", r"caches_gb=much\. valid: a value of type float \| None\."),
         ("paths.runs=null", r"paths.runs=null\. valid: a value of type str\."),
@@ -760,11 +763,11 @@ BEFORE_BUILDING = {
     f"{ENRICH} enrichment.sides=query": "this enrichment has no corpus side",
     f"{ENRICH} paths.caches=null": "paths.caches is null",
     f"{ENRICH} engine=pisa": "engine=pisa does not support",
-    "index shards=4 shard=4": "shard=4. valid: a whole number, 0 to 3.",
-    "index shard=1": "shard=1. valid: a whole number, 0 to 0.",
-    "index shards=0": "shards=0",
-    "index shards=4": "shards=4 for retriever=bm25_default. valid: a learned retriever",
-    "run shards=4": "shards=4 for soundingline run. valid: soundingline index",
+    "index indexing.shards=4 indexing.shard=4": "shard=4. valid: a whole number, 0 to 3.",
+    "index indexing.shard=1": "shard=1. valid: a whole number, 0 to 0.",
+    "index indexing.shards=0": "indexing.shards=0",
+    "index indexing.shards=4": "indexing.shards=4 for retriever=bm25_default. valid: a learned",
+    "run indexing.shards=4": "indexing.shards=4 for soundingline run. valid: soundingline index",
 }
 LATER = {
     "run traces=plane": "traces=plane. valid: true, false, plain",

@@ -88,9 +88,9 @@ def option_files():
 
 
 def compared(values):
-    baseline = {key: str(value) for key, value in values["baseline"].items()}
+    baseline = {key: str(value) for key, value in values["comparison"]["baseline"].items()}
     kept = {key: value for key, value in values.items() if key not in NOT_READ}
-    return {**kept, "baseline": baseline}
+    return {**kept, "comparison": {**values["comparison"], "baseline": baseline}}
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)

@@ -212,7 +212,7 @@ def cell(folder, *, right, questions=8, published=PUBLISHED, judge="judge-model"
         published = str(folder.parents[1] / "paper" / "one")
     factors = {"llm": "vllm-one", "reranker": "none", "tool": "pages"} | changed
     run = RunFolder(folder / "-".join(factors.values()))
-    config = {"published": published, "tool": {"depth": 10}}
+    config = {"comparison": {"published": published}, "tool": {"depth": 10}}
     manifest = make_manifest(config, {"benchmark": "b"}, factors, {"option": "collection"})
     manifest["versions"]["vllm"] = "0.15.1"
     qids = [str(number) for number in range(questions)]
@@ -319,7 +319,7 @@ def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
     assert "the judge is the exact rule, the paper's is Qwen/Qwen3-32B" in text
     assert "no evidence on the paper's result, which needs its 830 questions" in text
     runs = list(Path("runs/text_ranking_table2-fictional").glob("*/manifest.json"))
-    named = [contents(run)["config"]["published"] for run in runs]
+    named = [contents(run)["config"]["comparison"]["published"] for run in runs]
     assert named == ["text_ranking/table2"] * 2
 
 
@@ -337,7 +337,7 @@ def test_an_unknown_published_table_is_answered_with_the_known_ones(entry, capsy
     path = cell(tmp_path / "runs" / "s", right=4)
     for name in ("text_ranking/table0", "nothing/table1"):
         manifest = contents(path / "manifest.json")
-        manifest["config"]["published"] = name
+        manifest["config"]["comparison"]["published"] = name
         (path / "manifest.json").write_text(json.dumps(manifest))
         assert entry("compare", "--published", "runs/s") == 2
         message = capsys.readouterr().err

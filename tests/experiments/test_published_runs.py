@@ -154,7 +154,11 @@ def test_runs_of_the_study_are_the_cells_of_a_table(entry, capsys, canaries, mon
             changed = {"retrieved_docids": EVIDENCE[qid], "tool_call_counts": {"search": 3}}
             rows.append(released(browsecomp(qid, result, **changed), STUDY_CANARY))
         write_files(tmp_path / "encrypted_runs/gpt-oss-20b-high" / f"queries-all.{name}", rows)
-    words = ("experiment=text_ranking/published_runs", "published=text_ranking/table8", "name=t8")
+    words = (
+        "experiment=text_ranking/published_runs",
+        "comparison.published=text_ranking/table8",
+        "name=t8",
+    )
     words += (*chosen, "encrypted_runs", "format=browsecomp_plus")
     assert entry("import", *words, "canary_env=TEXT_RANKING_CANARY") == 0
     lines, _ = printed_lines(capsys)

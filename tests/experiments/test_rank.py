@@ -434,8 +434,15 @@ def test_a_corpus_is_enriched_once_and_then_ranked(entry, capsys, tmp_path):
 
 def test_shards_of_a_corpus_are_enriched_and_the_last_one_makes_the_index(entry, capsys, tmp_path):
     log = tmp_path / "asked"
-    options = (*TINY, *SCRIPTED, SAYS, f"enrichment_llm.log={log}", *CORPUS_SIDE, "shards=4")
-    assert entry("enrich", *options, "shard=2") == 0
+    options = (
+        *TINY,
+        *SCRIPTED,
+        SAYS,
+        f"enrichment_llm.log={log}",
+        *CORPUS_SIDE,
+        "indexing.shards=4",
+    )
+    assert entry("enrich", *options, "indexing.shard=2") == 0
     own = len(log.read_text().splitlines())
     assert 0 < own < DOCUMENTS
     told = capsys.readouterr()
@@ -587,7 +594,7 @@ def test_an_estimate_above_the_cap_needs_to_be_confirmed(entry, capsys, tmp_path
     # Each document costs 4.8 cents, and all of them 3.07 dollars.
     assert entry("enrich", *options, "budget.run_dollars=0.4") == 2
     error = " ".join(capsys.readouterr().err.split())
-    assert "64 documents will take about $3.07" in error and "set confirm=true" in error
+    assert "64 documents will take about $3.07" in error and "set indexing.confirm=true" in error
     dollars, calls = paid()
     # Not all of the sample: from the first reply on, the cap holds.
     assert 0 < dollars <= 0.4 and calls == 8
@@ -598,7 +605,7 @@ def test_an_estimate_above_the_cap_needs_to_be_confirmed(entry, capsys, tmp_path
 
 def test_a_confirmed_run_goes_on_until_its_money_is_spent_and_keeps_its_counts(entry, capsys):
     options = (*TINY, *SCRIPTED, "enrichment_llm.says=prose", *CORPUS_SIDE, "name=r")
-    paid = ("enrichment_llm.price=1000", "budget.run_dollars=2", "confirm=true")
+    paid = ("enrichment_llm.price=1000", "budget.run_dollars=2", "indexing.confirm=true")
     assert entry("enrich", *options, *paid) != 0
     assert "the run's cap is $2" in " ".join(capsys.readouterr().err.split())
     assert 1.9 < sum(start["dollars"] for start in starts("runs/r")) <= 2

@@ -114,7 +114,7 @@ def test_threats_to_validity_are_printed_before_the_run_and_are_in_the_report(en
         (cell / "manifest.json").write_text(json.dumps(manifest))
     next(cells[0].glob("queries/*")).unlink()
     assert entry("evaluate", str(cells[0])) == 0
-    assert entry("compare", *map(str, cells), "name=c", "accept=[one_repeat]") == 0
+    assert entry("compare", *map(str, cells), "name=c", "comparison.accept=[one_repeat]") == 0
     report = Path("runs/c/report.md").read_text()
     section = report[report.index("## Threats to validity") :].partition("\n## ")[0]
     assert re.findall(r"^\| (\w+) \|", section, re.MULTILINE)[1:] == [
@@ -186,7 +186,7 @@ def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
     table |= {"input": 1.0, "output": 1.0, "lists": {"2026-05": old}}
     manifest["config"]["llm"]["price"] = table
     path.write_text(json.dumps(manifest))
-    assert entry("evaluate", "prices=2026-05", "runs/m") == 0
+    assert entry("evaluate", "evaluation.prices=2026-05", "runs/m") == 0
     # 600 input tokens, 300 of them from the cache, and 30 output tokens a question.
     by_hand = (300 * 10 + 300 * 2 + 30 * 100) / 1e6
     assert contents("runs/m/metrics.json")["usage_dollars"] == pytest.approx(by_hand)
@@ -194,7 +194,7 @@ def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
     assert entry("evaluate", "runs/m") == 0  # as it was billed
     assert contents("runs/m/metrics.json")["usage_dollars"] == pytest.approx(630 / 1e6)
     capsys.readouterr()
-    assert entry("evaluate", "prices=2025-01", "runs/m") == 2
+    assert entry("evaluate", "evaluation.prices=2025-01", "runs/m") == 2
     assert "no price list 2025-01. valid: 2026-05, 2026-11-21." in capsys.readouterr().err
 
 

@@ -253,7 +253,7 @@ def ranked_in(indexes, options):
 def test_an_index_of_shards_is_that_of_one_process(entry, tmp_path, capsys, kind, shards):
     options = learned(tmp_path, kind)
     assert entry("index", *options, "paths.indexes=whole") == 0
-    words = ("index", "-m", *options, f"shards={shards}", "name=s")
+    words = ("index", "-m", *options, f"indexing.shards={shards}", "name=s")
     if SOAK:
         # As a command of its own, whose processes end with it: they keep its working folder.
         assert run_command(*words, "hydra/launcher=processes", folder=tmp_path).returncode == 0
@@ -272,20 +272,20 @@ def test_an_index_of_shards_is_that_of_one_process(entry, tmp_path, capsys, kind
 
 def test_a_missing_shard_is_told_with_the_command_that_computes_it(entry, tmp_path, capsys):
     options = learned(tmp_path, "dense")
-    assert entry("index", *options, "shards=4", "shard=2") == 0
+    assert entry("index", *options, "indexing.shards=4", "indexing.shard=2") == 0
     assert "shard 2 of 4 is done" in capsys.readouterr().out
-    assert entry("index", *options, "shards=4") == 2
+    assert entry("index", *options, "indexing.shards=4") == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "3 of 4 shards of the index" in error and "are missing: 0, 1, 3." in error
     command = error.partition("run soundingline index ")[2].rstrip(".").split()
-    assert command[-2:] == ["shards=4", "shard=0,1,3"]
+    assert command[-2:] == ["indexing.shards=4", "indexing.shard=0,1,3"]
     before = {path: path.stat().st_mtime_ns for path in Path("indexes").rglob("values.npy")}
-    assert entry("index", *command[:-1], "shard=0,1") == 0
+    assert entry("index", *command[:-1], "indexing.shard=0,1") == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     folders = [path.name for path in Path("indexes/fictional").glob("passage-dense-*")]
     assert len(folders) == 3 and all(".encoding-" in name for name in folders)
-    assert entry("index", *command[:-1], "shard=3") == 0
-    assert entry("index", *options, "shards=4") == 0
+    assert entry("index", *command[:-1], "indexing.shard=3") == 0
+    assert entry("index", *options, "indexing.shards=4") == 0
     assert "units of 64 documents" in capsys.readouterr().out
 
 

@@ -544,7 +544,7 @@ def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, b
 def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_others(entry):
     # The folder of the changed cell comes first by name.
     change = "hydra.sweeper.changes=['agent.max_searches=1']"
-    sweep = ("-m", *TINY, "name=s", "baseline.retriever=bm25_default", change)
+    sweep = ("-m", *TINY, "name=s", "comparison.baseline.retriever=bm25_default", change)
     assert entry("run", *sweep) == 0
     page = Path("runs/s/report.md").read_text()
     assert page.index("## Differences from the baseline") < page.index("## Results")
@@ -553,8 +553,8 @@ def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_oth
 
 def test_the_report_concludes_on_the_measure_that_the_runs_declare(entry):
     change = "hydra.sweeper.changes=['agent.max_searches=1']"
-    sweep = ("-m", *TINY, "name=s", "baseline.retriever=bm25_default", change)
-    assert entry("run", *sweep, "primary=nDCG@10", "margin=0.99") == 0
+    sweep = ("-m", *TINY, "name=s", "comparison.baseline.retriever=bm25_default", change)
+    assert entry("run", *sweep, "comparison.primary=nDCG@10", "comparison.margin=0.99") == 0
     page = Path("runs/s/report.md").read_text()
     assert "nDCG@10 is the primary measure, which was declared before the runs" in page
     assert "At a margin of 0.9900, 1 of the 1 differences in nDCG@10 is equivalent." in page
@@ -575,7 +575,7 @@ def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of
     options = f"hydra.searchpath=[file://{Path(__file__).resolve().parent / 'options'}]"
     changes = "hydra.sweeper.changes=['agent=keyword','retriever=bm25_tuned','retriever=ql']"
     sweep = (*TINY, "name=s", options, "agent=pi_serini", "llm=scripted", "preflight=0")
-    assert entry("run", "-m", *sweep, changes, "baseline.unit=document") == 0
+    assert entry("run", "-m", *sweep, changes, "comparison.baseline.unit=document") == 0
     (baseline,) = {row["b"] for row in json.loads(Path("runs/s/verdicts.json").read_text())}
     factors = RunFolder(Path("runs/s") / baseline).manifest()["factors"]
     assert (factors["agent"], factors["retriever"]) == ("pi_serini", "bm25_default")
@@ -583,14 +583,20 @@ def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of
 
 def test_a_baseline_is_found_by_a_setting_that_its_cell_left_as_it_was(entry):
     change = "hydra.sweeper.changes=['agent.max_searches=1']"
-    sweep = ("-m", *TINY, "name=s", "baseline={agent.max_searches:3}", change)
+    sweep = ("-m", *TINY, "name=s", "comparison.baseline={agent.max_searches:3}", change)
     assert entry("run", *sweep) == 0
     page = Path("runs/s/report.md").read_text()
     assert page.index("## Differences from the baseline") < page.index("## Results")
 
 
 def test_a_report_without_its_baseline_is_an_error(entry, capsys):
-    sweep = ("-m", *TINY, "name=s", "retriever=bm25_default,bm25_tuned", "baseline.retriever=ql")
+    sweep = (
+        "-m",
+        *TINY,
+        "name=s",
+        "retriever=bm25_default,bm25_tuned",
+        "comparison.baseline.retriever=ql",
+    )
     assert entry("run", *sweep) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     assert "no run in runs/s has retriever=ql, which the baseline is to have" in told

@@ -42,7 +42,7 @@ def check_constants(settings, constants):
 
 def published_of(experiment):
     """The published table that each cell of an experiment names."""
-    (name,) = {settings.config.published for settings in cells(experiment)}
+    (name,) = {settings.config.comparison.published for settings in cells(experiment)}
     return read_published(name)
 
 

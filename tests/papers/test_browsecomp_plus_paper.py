@@ -21,7 +21,7 @@ BASELINE = {
     "llm.settings.reasoning_effort": "high",
     "llm.settings.max_output_tokens": 10_000,
     "tool.tokenizer": "Qwen/Qwen3-0.6B",  # its SearchToolHandler
-    "forced_answers": False,  # run_conversation_with_tools ends with "incomplete" at the limit
+    "evaluation.forced_answers": False,  # "incomplete" at the limit of turns
     # scripts_evaluation/evaluate_run.py
     "judge": "browsecomp_plus",
     "judge.tool": False,

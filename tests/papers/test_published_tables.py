@@ -167,7 +167,7 @@ def test_all_tables_have_the_form_of_their_columns_and_name_a_paper():
         line.split()[1]
         for path in (CONF / "experiment").rglob("*.yaml")
         for line in path.read_text("utf-8").splitlines()
-        if line.startswith("published: ") and not line.endswith("null")
+        if line.startswith("  published: ") and not line.endswith("null")
     }
     assert named <= set(published_names()) and len(named) >= 17
 
@@ -195,7 +195,9 @@ def test_browsecomp_plus():
 
 
 def test_the_baseline_has_the_rows_of_its_agent():
-    (name,) = {settings.config.published for settings in cells("browsecomp_plus/baseline")}
+    (name,) = {
+        settings.config.comparison.published for settings in cells("browsecomp_plus/baseline")
+    }
     published = {row["retriever"] for row in read_published(name).cells}
     run = {settings.choices["retriever"] for settings in cells("browsecomp_plus/baseline")}
     assert published == {"bm25_default", "qwen3_embedding_8b"} and published < run

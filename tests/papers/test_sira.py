@@ -292,7 +292,7 @@ def test_the_ablation_of_weights_crosses_them_with_the_exclusions():
         found.add((query.weights, query.exclusions))
     assert found == {(w, e) for w in (True, False) for e in ("none", "filter", "negative")}
     check_constants(plain, COMMON | SIRA | {"enrichment": "sira"})
-    assert plain.config.published is None
+    assert plain.config.comparison.published is None
 
 
 @pytest.mark.slow

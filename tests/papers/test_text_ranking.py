@@ -35,7 +35,7 @@ COMMON = {
     "budget.seconds": None,
     "budget.answer_tokens": 0,
     "concurrency": 10,
-    "forced_answers": False,
+    "evaluation.forced_answers": False,
     # evaluate_run.py of texttron/BrowseComp-Plus at 97c637c, which the study's authors use.
     "judge": "browsecomp_plus",
     "judge.tool": False,

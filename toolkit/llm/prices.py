@@ -97,7 +97,7 @@ class Price:
         raise InputError(
             f"there is no price list {name}",
             valid=", ".join(dates) or "none",
-            do="name one of these, or prices=null",
+            do="name one of these, or evaluation.prices=null",
         )
 
     @property
