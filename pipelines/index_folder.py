@@ -126,7 +126,7 @@ def check_target(path: Path, kind: str, *, overwrite: bool) -> None:
         )
     if not overwrite:
         raise InputError(
-            f"there is a {kind} index at '{path}', which would be replaced",
+            f"'{path}' holds an index of the kind {kind}, which would be replaced",
             do="open it, name another folder, or build with overwrite=True",
         )
 

@@ -273,9 +273,8 @@ def _impact_queries(encoded):
 
 
 def _build_impacts(encoded, path, scale):
-    ImpactIndex.build(
-        Blocks(encoded), path, vocabulary=[f"t{n}" for n in range(VOCABULARY)], scale=scale
-    )
+    vocabulary = [f"t{n}" for n in range(VOCABULARY)]
+    ImpactIndex.build(Blocks(encoded), path, vocabulary=vocabulary, scale=scale, overwrite=True)
 
 
 def _product(index):

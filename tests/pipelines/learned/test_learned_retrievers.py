@@ -277,7 +277,7 @@ def test_a_build_takes_what_the_lexical_index_takes_and_replaces_on_request(
     make().engine.build(pd.DataFrame(rows), path)
     assert list(make().engine.open(path).docnos) == [unit.unit_id for unit in units]
     assert_alike(bound(make(), path, "")(frame), bound(make(), built)(frame))
-    with pytest.raises(InputError, match=r"there is a \w+ index at .* overwrite=True"):
+    with pytest.raises(InputError, match=r"holds an index of the kind \w+.* overwrite=True"):
         make().engine.build(units, path)
     make().engine.build(iter(rows[:5]), path, overwrite=True)
     assert list(make().engine.open(path).docnos) == [unit.unit_id for unit in units[:5]]

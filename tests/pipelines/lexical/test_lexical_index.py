@@ -307,14 +307,14 @@ def test_documents_and_arguments_that_do_not_fit_are_refused(
 
 def test_an_index_is_replaced_on_request_and_only_by_a_complete_one(index, tmp_path):
     before, path = contents(index.path), str(index.path)
-    with pytest.raises(InputError, match=r"there is a lexical index at .* overwrite=True"):
+    with pytest.raises(InputError, match="holds an index of the kind lexical.* overwrite=True"):
         LexicalIndex.build(UNITS[:1], path)
     with pytest.raises(InputError, match="comes twice"):
         LexicalIndex.build([UNITS[0], UNITS[0]], path, overwrite=True)
     assert contents(index.path) == before
     assert len(LexicalIndex.build(UNITS[:1], path, overwrite=True)) == 1
     assert len(LexicalIndexer(path, overwrite=True).index(UNITS[:2])) == 2
-    with pytest.raises(InputError, match="there is a lexical index at"):
+    with pytest.raises(InputError, match="holds an index of the kind lexical"):
         LexicalIndexer(path).index(UNITS)
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
