@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.optional import import_optional
 
@@ -107,6 +108,10 @@ class Placement:
         return self._batch_tokens or self.default_batch_tokens[self.device.type]
 
 
+class OutOfMemory(InputError):
+    """What is computed does not fit into the memory of a device."""
+
+
 def check_memory(needed: int, device: Any, what: str) -> None:
     """`InputError` with the sizes if `device` has less free memory than `needed` bytes."""
     free = free_bytes(device)
@@ -134,7 +139,7 @@ def free_bytes(device: Any) -> int:
 def within_memory(
     device: Any, what: str, do: str = "set fewer batch_tokens, dtype=bfloat16, or a smaller model"
 ) -> Iterator[None]:
-    """A block whose failing allocations become an `InputError` with `what` was computed, the free
+    """A block whose failing allocations become an `OutOfMemory` with `what` was computed, the free
     memory, and what to `do`."""
     try:
         yield
@@ -142,7 +147,7 @@ def within_memory(
         memory = (MemoryError, import_optional("torch").OutOfMemoryError)
         if not isinstance(error, memory) and "DefaultCPUAllocator" not in str(error):
             raise
-        raise InputError(
+        raise OutOfMemory(
             f"{what} does not fit into the memory of {device}, which has "
             f"{gigabytes(free_bytes(device))} free",
             do=do,
@@ -179,22 +184,50 @@ def in_batches(
     max_tokens: int,
 ) -> list[Result]:
     """The results of `compute` in the order of `items`. It is called with the batches of
-    `by_tokens` and returns one result for each item (otherwise `ValueError`)."""
+    `by_tokens` and returns one result for each item (otherwise `ValueError`).
+
+    After an `OutOfMemory` the batches that are left are made again with half the tokens of the one
+    that did not fit, with a notice. A single item that does not fit raises it.
+    """
     results: dict[int, Result] = {}
-    for positions in by_tokens(lengths, max_tokens):
-        batch_results = compute([items[position] for position in positions])
-        results.update(zip(positions, batch_results, strict=True))
+    batches = by_tokens(lengths, max_tokens)
+    while batches:
+        positions = batches.pop(0)
+        try:
+            batch_results = compute([items[position] for position in positions])
+        except OutOfMemory:
+            if len(positions) == 1:
+                raise
+            max_tokens = max(1, len(positions) * lengths[positions[0]] // 2)
+            notify(
+                f"a batch of {len(positions):,} texts did not fit into memory: those that follow "
+                f"have at most {max_tokens:,} tokens"
+            )
+            left = [position for batch in (positions, *batches) for position in batch]
+            halved = by_tokens([lengths[position] for position in left], max_tokens)
+            batches = [[left[number] for number in batch] for batch in halved]
+        else:
+            results.update(zip(positions, batch_results, strict=True))
     return [results[position] for position in range(len(items))]
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
-    """Token ids, padded behind by `pad`, and their mask: what a network of transformers takes."""
+    """Token ids, padded after their end by `pad`, and their mask: what a network of transformers
+    takes. Their width on a GPU is a multiple of 8, which the fused kernels of attention need of a
+    mask."""
     torch = import_optional("torch")
-    lengths = torch.tensor([len(row) for row in rows])
-    pad_sequence = torch.nn.utils.rnn.pad_sequence
-    ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad)
-    mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+    lengths = [len(row) for row in rows]
+    width = padded_width(max(lengths), torch.device(device).type)
+    ids = torch.full((len(rows), width), pad)
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = torch.tensor(values)
+    mask = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
     return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+
+
+def padded_width(longest: int, device_type: str) -> int:
+    """The tokens of each row of a batch on a device of this type."""
+    return -(-longest // 8) * 8 if device_type == "cuda" else longest
 
 
 def pack_linear_layers(network: Any) -> None:

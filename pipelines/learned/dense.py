@@ -216,6 +216,9 @@ class _PooledModel:
             )
         # The library's own pooling on top is not used.
         self._network = checkpoint.load(place)
+        self._network.config.use_cache = False  # of keys and values, which nothing reads again
+        # Of a text that is padded after its end, attention that looks back reads no padding.
+        self._needs_mask = recipe.pooling != "last" or not looks_back(self._network)
         pack_linear_layers(self._network)
         modules = import_optional("sentence_transformers.sentence_transformer.modules")
         self._pooling = modules.Pooling(
@@ -247,13 +250,20 @@ class _PooledModel:
         torch = import_optional("torch")
         with torch.inference_mode():
             inputs = padded(items, self._pad, self._network.device)
-            states = self._network(**inputs).last_hidden_state.float()
+            read = inputs if self._needs_mask else {"input_ids": inputs["input_ids"]}
+            states = self._network(**read).last_hidden_state.float()
             features = {"token_embeddings": states, "attention_mask": inputs["attention_mask"]}
             pooled = self._pooling(features)["sentence_embedding"]
             if self._normalise:
                 pooled = torch.nn.functional.normalize(pooled, dim=-1)
         vectors: Vectors = pooled.cpu().numpy()
         return vectors
+
+
+def looks_back(network: Any) -> bool:
+    """Whether every layer of attention of a network of transformers is causal."""
+    causal = [module.is_causal for module in network.modules() if hasattr(module, "is_causal")]
+    return bool(causal) and all(causal)
 
 
 dense_retriever = retriever_of(VectorEngine, Dense)

@@ -65,14 +65,24 @@ class MonoT5Prompts:
         fronts = [front(pair.text, limit * _CHARACTERS) for pair in pairs]
         texts = [_joined(pair.query, part) for pair, part in zip(pairs, fronts, strict=True)]
         inputs = []
-        for pair, part, ids in zip(pairs, fronts, self._ids(texts, limit), strict=True):
-            if len(ids) < limit and len(part) < len(pair.text):
-                # The front was too short: it has rare characters or much white space.
-                (ids,) = self._ids([_joined(*pair)], limit)
-            truncated = len(ids) > self._room
-            no_room = truncated and self._query_tokens(pair.query) >= self._room
+        tokens = self._ids(texts, limit)
+        # A front was too short if it has rare characters or much white space.
+        short = [
+            place
+            for place, (pair, part, ids) in enumerate(zip(pairs, fronts, tokens, strict=True))
+            if len(ids) < limit and len(part) < len(pair.text)
+        ]
+        again = self._ids([_joined(*pairs[place]) for place in short], limit)
+        for place, ids in zip(short, again, strict=True):
+            tokens[place] = ids
+        cut = [len(ids) > self._room for ids in tokens]
+        queries = list({pair.query for pair, is_cut in zip(pairs, cut, strict=True) if is_cut})
+        sizes = self._ids([_joined(query, "") for query in queries])
+        full = {query for query, ids in zip(queries, sizes, strict=True) if len(ids) >= self._room}
+        for pair, ids, is_cut in zip(pairs, tokens, cut, strict=True):
+            no_room = is_cut and pair.query in full
             ids = ids[: self._room] + self._end
-            inputs.append(MonoT5Input(ids, truncated, no_room, not pair.text.strip()))
+            inputs.append(MonoT5Input(ids, is_cut, no_room, not pair.text.strip()))
         return inputs
 
     def windows(self, pair: Pair) -> list[str]:
@@ -109,6 +119,26 @@ class MonoT5Prompts:
                 do=f"set tokenizer={T5_TOKENIZER}",
             )
         return ids[0]
+
+
+def store_bias_by_head(attention: Any) -> None:
+    """Let the position bias of an attention of T5, which all layers add, come as contiguous
+    memory [heads, queries, keys].
+
+    T5 looks up [queries, keys, heads] and permutes the axes. No fused kernel takes a mask whose
+    last stride is not 1, and the one that does computes in float32.
+    """
+    torch = import_optional("torch")
+
+    class BiasByHead(torch.nn.Module):
+        def __init__(self, weight: Tensor) -> None:
+            super().__init__()
+            self.weight = weight  # [buckets, heads]
+
+        def forward(self, buckets: Tensor) -> Tensor:
+            return self.weight.T.contiguous()[:, buckets].permute(1, 2, 0)
+
+    attention.relative_attention_bias = BiasByHead(attention.relative_attention_bias.weight)
 
 
 def front(text: str, size: int) -> str:
@@ -188,6 +218,8 @@ class MonoT5(NeuralScorer):
     @shared
     def _network(self) -> Any:
         network = self._checkpoint.load(self.placement)
+        for stack in (network.encoder, network.decoder):
+            store_bias_by_head(stack.block[0].layer[0].SelfAttention)
         pack_linear_layers(network.encoder)
         pack_linear_layers(network.decoder)
         network.set_output_embeddings(self._answers_of(network.get_output_embeddings()))

@@ -86,55 +86,72 @@ class RankLlamaPrompts:
 
     def encode(self, pairs: Sequence[Pair]) -> list[RankLlamaInput]:
         """The tokens of each pair."""
-        return list(map(self._encoded, pairs))
-
-    def _encoded(self, pair: Pair) -> RankLlamaInput:
-        query, query_truncated = self._short(pair.query)
-        text = " ".join(pair.text.split())
+        if not pairs:
+            return []
+        queries = self._shortened([pair.query for pair in pairs])
+        texts = [" ".join(pair.text.split()) for pair in pairs]
         # A text that is too long in any case is cut before it is tokenized.
-        head = text[: _CHARACTERS * self.max_length]
-        ids = self._ids(query, head)
+        fronts = [text[: _CHARACTERS * self.max_length] for text in texts]
+        tokens = self._ids([queries[pair.query][0] for pair in pairs], fronts)
         room = self.max_length - len(self._end)
-        truncated = len(head) < len(text) or len(ids) > room
-        return RankLlamaInput(ids[:room] + self._end, truncated, query_truncated)
+        inputs = []
+        for pair, text, part, ids in zip(pairs, texts, fronts, tokens, strict=True):
+            truncated = len(part) < len(text) or len(ids) > room
+            inputs.append(RankLlamaInput(ids[:room] + self._end, truncated, queries[pair.query][1]))
+        return inputs
 
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that each fit, cut between words if possible; at least one, which
         is empty for an empty text. A query that is too long is cut beside each of them."""
-        query, _ = self._short(pair.query)
-        around = len(self._ids(query, ""))
+        query, _ = self._shortened([pair.query])[pair.query]
+
+        def sizes(texts: Sequence[str]) -> list[int]:
+            return list(map(len, self._ids([query] * len(texts), texts)))
+
+        (around,) = sizes([""])
         room = max(1, self.max_length - len(self._end) - around)
         parts = split_into_windows(
             " ".join(pair.text.split()),
             room,
             partial(self._tokenizer, split_special_tokens=True),
-            lambda texts: [len(self._ids(query, text.strip())) - around for text in texts],
+            lambda texts: [size - around for size in sizes([text.strip() for text in texts])],
         )
         return [part.strip() for part in parts]
 
-    def _short(self, query: str) -> tuple[str, bool]:
-        """The query as far as half of the room reaches, and whether that is less than all."""
-        query = " ".join(query.split())
-        prefix = self._prefixes[0]
-        ends = [end for _, end in self._tokenized(f"{prefix}{query}").offset_mapping]
-        limit = self.max_length // 2
-        if len(ends) <= limit:
-            return query, False
-        return query[: max(0, ends[limit - 1] - len(prefix))], True
+    def _shortened(self, queries: Sequence[str]) -> dict[str, tuple[str, bool]]:
+        """Each query as far as half of the room reaches, and whether that is less than all."""
+        prefix, limit = self._prefixes[0], self.max_length // 2
+        plain = {query: " ".join(query.split()) for query in queries}
+        coded = self._tokenized([f"{prefix}{query}" for query in plain.values()])
+        shortened = {}
+        for (query, text), offsets in zip(plain.items(), coded["offset_mapping"], strict=True):
+            cut = len(offsets) > limit
+            end = max(0, offsets[limit - 1][1] - len(prefix)) if cut else len(text)
+            shortened[query] = text[:end], cut
+        return shortened
 
-    def _ids(self, query: str, text: str) -> list[int]:
+    def _ids(self, queries: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each query with its text, by one call of the tokenizer."""
         query_prefix, document_prefix = self._prefixes
-        if self._joined:
-            parts = [f"{query_prefix}{query} {document_prefix}{text}"]
-        else:
-            parts = [f"{query_prefix}{query}", f"{document_prefix}{text}"]
-        ids = (self._tokenized(part).input_ids for part in parts)
-        return [token for of_part in ids for token in (*self._begin, *of_part)]
+        joints = [
+            (f"{query_prefix}{query}", f"{document_prefix}{text}")
+            for query, text in zip(queries, texts, strict=True)
+        ]
+        parts = [(" ".join(both),) for both in joints] if self._joined else joints
+        different = list({part: None for each in parts for part in each})
+        coded = self._tokenized(different)["input_ids"]
+        tokens = dict(zip(different, coded, strict=True))
+        return [
+            [token for part in each for token in (*self._begin, *tokens[part])] for each in parts
+        ]
 
-    def _tokenized(self, text: str) -> Any:
+    def _tokenized(self, texts: Sequence[str]) -> Any:
         # A passage that has `</s>` in its text ends nothing.
         return self._tokenizer(
-            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
+            list(texts),
+            add_special_tokens=False,
+            split_special_tokens=True,
+            return_offsets_mapping=True,
         )
 
 

@@ -32,13 +32,16 @@ from soundingline.pipelines.checkpoint import (
     weight_bytes,
 )
 from soundingline.pipelines.device import (
+    OutOfMemory,
     Placement,
     by_tokens,
     choose_device,
     choose_dtype,
     computes_bfloat16,
     free_bytes,
+    in_batches,
     pack_linear_layers,
+    padded,
     within_memory,
 )
 from soundingline.pipelines.learned.colbert import ColBERT
@@ -216,6 +219,37 @@ def test_running_out_of_memory_is_told_with_what_was_computed(error):
         if error:
             raise error
         torch.empty(2**55, dtype=torch.uint8)
+
+
+def test_batches_that_do_not_fit_are_halved_and_the_rest_with_them(capsys):
+    """A device that holds 100 tokens of a batch, padding included."""
+    sizes = []
+
+    def compute(items):
+        sizes.append(len(items) * max(items))
+        if sizes[-1] > 100:
+            raise OutOfMemory("no room")
+        return [item * 10 for item in items]
+
+    lengths = [3, 40, 9, 40, 12, 8, 7, 30, 21, 5]
+    assert in_batches(compute, lengths, lengths, 320) == [length * 10 for length in lengths]
+    # 320, then 160, then 80 tokens at most; what was computed is not computed again.
+    assert sizes[:3] == [320, 160, 80] and max(sizes[2:]) <= 80
+    assert sum(size <= 100 for size in sizes) == len(sizes) - 2
+    assert "a batch of 8 texts did not fit" in capsys.readouterr().err
+    with pytest.raises(OutOfMemory, match="no room"):
+        in_batches(compute, [3, 101], [3, 101], 320)
+
+
+def test_rows_on_a_gpu_are_a_multiple_of_eight_wide(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, place: self)
+    rows = [[5, 6, 7], [8]]
+    wide = padded(rows, 1, torch.device("cuda"))
+    assert wide["input_ids"].tolist() == [[5, 6, 7, 1, 1, 1, 1, 1], [8, 1, 1, 1, 1, 1, 1, 1]]
+    assert wide["attention_mask"].sum(1).tolist() == [3, 1]
+    narrow = padded(rows, 1, torch.device("cpu"))
+    assert narrow["input_ids"].tolist() == [[5, 6, 7], [8, 1, 1]]
+    assert padded([[1] * 16], 0, torch.device("cuda"))["input_ids"].shape == (1, 16)
 
 
 def test_other_faults_of_a_computation_pass_through():

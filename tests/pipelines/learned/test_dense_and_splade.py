@@ -104,6 +104,31 @@ def test_qwen_vectors_are_the_end_tokens_with_the_instruction_before_queries_onl
     assert_pooled(query, network, [*byte_ids(prefixed, 1), 0], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("save", "pooling", "masked"),
+    [("qwen", "last", False), ("qwen", "mean", True), ("sentence_model", "last", True)],
+)
+def test_a_network_that_looks_back_gets_no_mask_for_its_last_token_and_caches_nothing(
+    save, pooling, masked, request, monkeypatch
+):
+    """Both would only cost memory. Vectors are those of single texts, which have no padding."""
+    encoder = Dense(str(request.getfixturevalue(save)), pooling=pooling, **EXACT)
+    network, texts = encoder._network._network, ["the old mill", "by the river the mill stands"]
+    alone = [encoder.encode([text])[0] for text in texts]
+    calls = []
+    forward = network.forward
+
+    def counted(*args, **inputs):
+        calls.append((inputs, forward(*args, **inputs)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(network, "forward", counted)
+    np.testing.assert_allclose(np.stack(encoder.encode(texts)), np.stack(alone), atol=1e-6)
+    ((inputs, output),) = calls
+    assert ("attention_mask" in inputs) == masked
+    assert getattr(output, "past_key_values", None) is None
+
+
 def test_an_adapter_is_merged_and_its_texts_end_with_the_end_of_sequence(llama, adapter):
     from peft import PeftModel
 

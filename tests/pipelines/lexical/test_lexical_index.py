@@ -307,7 +307,7 @@ def test_documents_and_arguments_that_do_not_fit_are_refused(
 
 def test_an_index_is_replaced_on_request_and_only_by_a_complete_one(index, tmp_path):
     before, path = contents(index.path), str(index.path)
-    with pytest.raises(InputError, match="holds an index of the kind lexical.* overwrite=True"):
+    with pytest.raises(InputError, match=r"holds an index of the kind lexical.* overwrite=True"):
         LexicalIndex.build(UNITS[:1], path)
     with pytest.raises(InputError, match="comes twice"):
         LexicalIndex.build([UNITS[0], UNITS[0]], path, overwrite=True)

@@ -14,6 +14,7 @@ from support.assertions import refused
 from support.pairs import sides
 
 from soundingline.experiments.training import examples, fit
+from soundingline.pipelines import device
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
@@ -117,6 +118,50 @@ def test_bfloat16_is_no_further_off_than_transformers_own(monot5):
         scorer = t5_scorer(monot5, dtype="bfloat16", batch_tokens=batch_tokens)
         ours = np.array(scorer.score(*sides(T5_PAIRS)))
         assert 0 < np.abs(ours - exact).mean() < 1.25 * np.abs(theirs - exact).mean()
+
+
+def test_the_position_bias_of_t5_is_contiguous_and_equal(monot5):
+    """Fused kernels take no other; transformers permutes [queries, keys, heads]."""
+    kind = transformers.T5ForConditionalGeneration
+    theirs, ours = kind.from_pretrained(str(monot5)), t5_scorer(monot5)._network
+    for name in ("encoder", "decoder"):
+        layers = [getattr(each, name).block[0].layer[0].SelfAttention for each in (theirs, ours)]
+        expected, bias = (layer.compute_bias(9, 9) for layer in layers)
+        assert torch.equal(bias, expected) and bias.is_contiguous()
+        assert not expected.is_contiguous()
+
+
+def test_rows_that_are_wider_than_their_texts_have_the_same_scores(monot5, monkeypatch):
+    """As on a GPU, where the width of a batch is a multiple of 8."""
+    expected = t5_scorer(monot5).score(*sides(T5_PAIRS))
+    monkeypatch.setattr(device, "padded_width", lambda longest, _: -(-longest // 8) * 8 + 8)
+    assert t5_scorer(monot5).score(*sides(T5_PAIRS)) == pytest.approx(expected, abs=2e-6)
+
+
+class CountedTokenizer:
+    """A tokenizer, and how often it is called."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer, self.calls = tokenizer, 0
+        for name in ("eos_token_id", "bos_token_id", "unk_token_id"):
+            setattr(self, name, getattr(tokenizer, name))
+
+    def __call__(self, *texts, **settings):
+        self.calls += 1
+        return self.tokenizer(*texts, **settings)
+
+
+def test_the_tokenizer_is_called_for_all_pairs_at_once(monot5):
+    pairs = [Pair(f"mill {number}", text_of(600, number)) for number in range(20)]
+    counted = CountedTokenizer(transformers.AutoTokenizer.from_pretrained(str(monot5)))
+    prompts = MonoT5Prompts(counted)
+    counted.calls = 0
+    # The texts, those whose beginning was too short, and the queries of those that are cut.
+    assert all(each.truncated for each in prompts.encode(pairs)) and counted.calls <= 3
+    for layout in ("pair", "joined"):
+        counted = CountedTokenizer(checkpoints.llama_tokenizer())
+        inputs = RankLlamaPrompts(counted, max_length=64, layout=layout).encode(pairs)
+        assert all(each.truncated for each in inputs) and counted.calls == 2
 
 
 def test_the_document_is_cut_and_the_end_of_the_prompt_is_not(monot5):
