@@ -345,11 +345,13 @@ class Checkpoint:
         return sum(each.numel() * each.element_size() for each in weights)
 
     def _from_transformers(self, reader: Any, place: Placement) -> Any:
-        """The network, still on the CPU, and transformers' report of its weights."""
+        """The network, read onto the device in its dtype, and transformers' report of its
+        weights."""
         return reader.from_pretrained(
             self.whole,
             revision=self._whole_revision,
             dtype=place.dtype,
+            device_map={"": place.device},
             output_loading_info=True,
             **DATA_ONLY,
             **self._more,

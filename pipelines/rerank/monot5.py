@@ -128,7 +128,7 @@ def store_bias_by_head(attention: Any) -> None:
     T5 looks up [queries, keys, heads] and permutes the axes. No fused kernel takes a mask whose
     last stride is not 1, and the one that does computes in float32.
     """
-    torch = import_optional("torch")
+    import torch
 
     class BiasByHead(torch.nn.Module):
         def __init__(self, weight: Tensor) -> None:

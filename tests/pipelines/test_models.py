@@ -257,6 +257,21 @@ def test_other_faults_of_a_computation_pass_through():
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 
+def test_weights_are_read_onto_the_device_in_the_dtype(tmp_path, monkeypatch):
+    model = checkpoints.save_base(tmp_path / "model")
+    kind, asked = transformers.AutoModel, {}
+    read = kind.from_pretrained
+
+    def noted(*args, **settings):
+        asked.update(settings)
+        return read(*args, **settings)
+
+    monkeypatch.setattr(kind, "from_pretrained", noted)
+    network = Checkpoint(BODY, str(model)).load(Placement("cpu", "bfloat16"))
+    assert asked["device_map"] == {"": CPU} and asked["dtype"] == torch.bfloat16
+    assert {(each.device, each.dtype) for each in network.parameters()} == {(CPU, torch.bfloat16)}
+
+
 def test_tries_of_a_download_are_not_shown(monkeypatch, tmp_path, caplog):
     import logging
 
