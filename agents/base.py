@@ -147,7 +147,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class RunResources:
-    """What only a run can provide to its agent.
+    """The run-time resources of an agent.
 
     Args:
         ledger: where requests are recorded. None: a new ledger.

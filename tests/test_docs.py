@@ -68,6 +68,7 @@ MENTIONS = [mention for path in documents() for mention in mentions(path)]
 NO_OVERRIDES = {"lengths", "query_weighted", "n", "offset"}
 NO_OVERRIDES |= {"canary_env", "team", "description"}  # flags of export and import
 NO_OVERRIDES |= {"verbose", "overwrite"}  # arguments in Python
+NO_OVERRIDES |= {"controls", "wmodel", "num_results", "texts"}  # of PyTerrier
 PAGES = [path for path in documents() if path.suffix == ".md"]
 OPTIONS = {
     f"{group}={path.relative_to(CONF / group).with_suffix('')}": path.read_text(encoding="utf-8")
@@ -119,6 +120,27 @@ def roots():
     with contextlib.redirect_stdout(output):
         assert run_entry("run", "--cfg=job") == 0
     return frozenset({*re.findall(r"^(\w+):", output.getvalue(), re.M), "experiment", "hydra"})
+
+
+@pytest.mark.parametrize("page", ["pyterrier.md", "pyserini.md"])
+def test_what_takes_the_place_of_another_library_is_python_that_runs(page, tmp_path):
+    """The right columns of the tables, with an index of two documents."""
+    from soundingline import pipelines
+
+    docs = [{"docno": "d1", "text": "an old river"}, {"docno": "d2", "text": "tides"}]
+    path = str(tmp_path / "index")
+    names = {name: getattr(pipelines, name) for name in pipelines.__all__}
+    names |= {"docs": docs, "path": path, "docid": "d1", "pt": pt}
+    names["index"] = pipelines.LexicalIndex.build(docs, path, overwrite=True)
+    names |= {"a": names["index"].bm25(), "b": names["index"].ql()}
+    rows = re.findall(r"^\|.*\|(.*)\|$", (ROOT / "docs" / page).read_text("utf-8"), re.M)
+    code = [each for row in rows for each in re.findall(r"`([^`]+\(.*?\).*?)`", row)]
+    assert len(code) >= 6
+    for expression in code:
+        names["index"] = pipelines.LexicalIndex.build(docs, path, overwrite=True)
+        if "build" in expression:
+            shutil.rmtree(path)
+        assert eval(expression, dict(names)) is not None, expression
 
 
 def wrong_command(mention):

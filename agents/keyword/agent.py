@@ -40,7 +40,7 @@ _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 class SimulatedReader:
     """Answers a question right if the texts that an agent was shown have what the answer needs
     (the measure `answer_shown`), and says `unknown` otherwise. It never guesses and never misreads,
-    so that the accuracy of its answers measures search and exposure alone.
+    so that accuracy isolates retrieval.
 
     Args:
         needed: what must be shown for each question.
