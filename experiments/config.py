@@ -139,7 +139,7 @@ def overrides_of_cells(
     given = override_parser().parse_overrides(list(overrides))
     single = [item for item in given if not item.is_sweep_override()]
     with composing() as loader:
-        chosen = [*_search(search_path), *(item.input_line for item in single)]
+        chosen = [*search_override(search_path), *(item.input_line for item in single)]
         cells = Cells.of(compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True))
         named = cells.named(loader, overrides) if cells else [[]]
     shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
@@ -157,7 +157,7 @@ def late_overrides(
     late: list[str] = []
     with composing() as loader:
         while True:
-            composed = [*_search(search_path), *(word for word in words if word not in late)]
+            composed = [*search_override(search_path), *(word for word in words if word not in late)]
             try:
                 config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
                 break
@@ -365,7 +365,7 @@ class Settings:
         check_choices(overrides)
         register()
         with composing():
-            all_overrides = [*_search(search_path), *overrides]
+            all_overrides = [*search_override(search_path), *overrides]
             config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
             check_keys(config)
             unresolved = _unresolved(config)
@@ -398,7 +398,7 @@ class Settings:
     def option_names(self, group: str) -> list[str]:
         """The options of a group, or of a folder below one, that this command line can choose."""
         if group not in self._options:
-            search = _search(self.search_path)
+            search = search_override(self.search_path)
             with composing() as loader:
                 names = loader.get_group_options(group, config_name=ROOT_CONFIG, overrides=search)
             self._options[group] = sorted(names)
@@ -651,7 +651,8 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
     return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
 
 
-def _search(paths: Sequence[str]) -> list[str]:
+def search_override(paths: Sequence[str]) -> list[str]:
+    """The override with which Hydra also searches these folders of options; none without any."""
     return [f"hydra.searchpath=[{','.join(paths)}]"] if paths else []
 
 

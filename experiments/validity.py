@@ -1,7 +1,6 @@
 """The threats to the validity of an experiment, before its cells run and after.
 
-The cells of a command line are read from the files of options without Hydra, which would need 0.2
-seconds for each of them; those that have run are read from their manifests.
+The cells of a command line are composed; those that have run are read from their manifests.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from soundingline.experiments.config import flat_values, is_choice, key_of, merged, value_of
-from soundingline.experiments.planning import OptionFiles, read_default
+from soundingline.experiments.config import flat_values
+from soundingline.experiments.planning import Compositions
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
@@ -27,35 +26,15 @@ def composed_cells(
     cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()
 ) -> list[ComposedCell]:
     """The cells of a command line, each with all its overrides."""
-    files = OptionFiles(search_path)
+    compositions = Compositions(search_path)
     common = set.intersection(*map(set, cells)) if len(cells) > 1 else set()
     return [
-        _composed(files, words, " ".join(w for w in words if w not in common)) for words in cells
+        _cell(
+            " ".join(word for word in words if word not in common) or BASELINE,
+            *compositions.of(words),
+        )
+        for words in cells
     ]
-
-
-def _composed(files: OptionFiles, words: Sequence[str], label: str) -> ComposedCell:
-    words = [word for word in words if "=" in word and not word.startswith("~")]
-    choices = {
-        key: path
-        for word in words
-        if is_choice(word)
-        for _, key, path in [read_default(dict([word.lstrip("+").split("=", 1)]))]
-    }
-    values: dict[str, Any] = {}
-    for key in ("experiment", "scale"):
-        layer = files.option(choices.get(key) or "").values
-        values = merged(values, {k: v for k, v in layer.items() if k != "hydra"})
-    for word in words:
-        if not is_choice(word):
-            value = value_of(word)
-            for part in reversed(key_of(word).split(".")):
-                value = {part: value}
-            values = merged(values, value)
-    config = files.compose(choices, values)
-    chosen = files.chosen(choices)
-    factors = {key: path.partition("/")[2] for key, path in chosen.items() if path}
-    return _cell(label or BASELINE, config, factors)
 
 
 def _cell(
