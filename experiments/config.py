@@ -157,7 +157,10 @@ def late_overrides(
     late: list[str] = []
     with composing() as loader:
         while True:
-            composed = [*search_override(search_path), *(word for word in words if word not in late)]
+            composed = [
+                *search_override(search_path),
+                *(word for word in words if word not in late),
+            ]
             try:
                 config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
                 break

@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import ExperimentPlan, Compositions, block, measured_runs
+from soundingline.experiments.planning import Compositions, ExperimentPlan, block, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,

@@ -2,7 +2,7 @@
 
 Tokens and seconds of a question are those of a run on disk with the same benchmark, agent, tool and
 model, if there is one. Otherwise dollars are the paper's if it states them, else those of a formula
-(`ExperimentPlan._estimate`), which `soundingline describe experiment=...` prints.
+(`ExperimentPlan._question_by_formula`), which `soundingline describe experiment=...` prints.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from soundingline.experiments.config import (
     search_override,
     value_of,
 )
+from soundingline.experiments.forecast import CostForecast, forecast
 from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
@@ -91,19 +92,26 @@ class Model(NamedTuple):
         return billions * _PRECISION.get(form, 2.0)
 
 
-class ExperimentEstimate(NamedTuple):
-    """Tokens of a question, and dollars and hours of a cell with its repeats; None where
-    unknown."""
+class TypicalQuestion(NamedTuple):
+    """What one question takes: calls of tools, tokens, dollars (None: unknown) and seconds, and the
+    source of the dollars, or of the tokens where there are none."""
 
-    questions: int
-    repeats: int
     calls: float
     input: int
     cached: int
     output: int
     dollars: float | None
-    hours: float
-    source: str  # of the dollars, or of the tokens where there are none
+    seconds: float
+    source: str
+
+
+class ExperimentEstimate(NamedTuple):
+    """What a cell takes with its repeats, by a typical question."""
+
+    questions: int
+    repeats: int
+    typical: TypicalQuestion
+    total: CostForecast
 
 
 class Measured(NamedTuple):
@@ -122,6 +130,19 @@ class Measured(NamedTuple):
     cached: float
     output: float
     seconds: float
+
+
+def _measured_question(run: Measured, price: Price) -> TypicalQuestion:
+    tokens = {"input": run.input, "cached": run.cached, "output": run.output}
+    request = Usage(**{name: round(number / run.requests) for name, number in tokens.items()})
+    cost = price.cost(request)
+    return TypicalQuestion(
+        run.calls,
+        *map(round, tokens.values()),
+        None if cost is None else cost * run.requests,
+        run.seconds,
+        f"measured on {run.questions:,} questions of {run.run}",
+    )
 
 
 def measured_runs(runs: Path) -> list[Measured]:
@@ -155,6 +176,7 @@ class Compositions:
     choices once, which takes 0.1 to 0.2 seconds."""
 
     def __init__(self, search_path: Sequence[str] = ()) -> None:
+        register()
         self._search_path = search_path
         self._composed: dict[frozenset[str], Composition] = {}
 
@@ -313,6 +335,39 @@ class ExperimentPlan:
     def _estimate(
         self, cell: Sequence[str], models: Mapping[str, Model]
     ) -> ExperimentEstimate | None:
+        values = dict(word.split("=", 1) for word in cell)
+        agent, llm, tool = (
+            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
+            for group in ("agent", "llm", "tool")
+        )
+        questions, repeats = self._questions, int(self.config["repeats"])
+        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
+            return None
+        price = Price.of_record(llm["price"])
+        if run := self._measurement(values, str(llm["model"])):
+            typical = _measured_question(run, price)
+        else:
+            typical = self._question_by_formula(self._published_row(values), tool, price, questions)
+        asked = questions * repeats
+        costs = {"input_tokens": typical.input, "output_tokens": typical.output}
+        if typical.dollars is not None:
+            costs["dollars"] = typical.dollars
+        seconds = asked * typical.seconds / self.config["concurrency"]
+        return ExperimentEstimate(questions, repeats, typical, forecast([costs], asked, seconds))
+
+    def _published_row(self, values: Mapping[str, str]) -> Mapping[str, Any]:
+        """The row of the paper's table for the cell with these values; empty without one."""
+        rows = self.published.cells if self.published else ()
+        matching = (
+            row
+            for row in rows
+            if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
+        )
+        return next(matching, {})
+
+    def _question_by_formula(
+        self, row: Mapping[str, Any], tool: Mapping[str, Any], price: Price, questions: int
+    ) -> TypicalQuestion:
         """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
         earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
         prompt + n (n + 1) / 2 call, of which fresh = prompt + n call.
@@ -322,62 +377,21 @@ class ExperimentPlan:
         cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share of cached tokens is
         then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end where that
         agent is told to answer, after 210. Enrichment, re-rankers and the judge do not count."""
-        values = dict(word.split("=", 1) for word in cell)
-        agent, llm, tool = (
-            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
-            for group in ("agent", "llm", "tool")
-        )
-        questions = self._questions
-        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
-            return None
-        repeats = int(self.config["repeats"])
-        asked = questions * repeats
-        if run := self._measurement(values, str(llm["model"])):
-            tokens = {"input": run.input, "cached": run.cached, "output": run.output}
-            one = Usage(**{k: round(n / run.requests) for k, n in tokens.items()})
-            cost = Price.of_record(llm["price"]).cost(one)
-            return ExperimentEstimate(
-                questions,
-                repeats,
-                run.calls,
-                round(run.input),
-                round(run.cached),
-                round(run.output),
-                None if cost is None else cost * run.requests * asked,
-                asked * run.seconds / self.config["concurrency"] / 3600,
-                f"measured on {run.questions:,} questions of {run.run}",
-            )
-        row: Mapping[str, Any] = next(
-            (
-                row
-                for row in (self.published.cells if self.published else ())
-                if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
-            ),
-            {},
-        )
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
-        origin = "by formula" if calls is CALLS else "by formula from the paper's calls"
+        source = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
         fresh = PROMPT + calls * added
         read = (calls + 1) * PROMPT + calls * (calls + 1) / 2 * added
         written = (calls + 1) * REPLY
         usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
-        cost = Price.of_record(llm["price"]).cost(usage)
-        paper = row.get(RUN_DOLLARS)
+        dollars = price.cost(usage)
+        if (paper := row.get(RUN_DOLLARS)) is not None:
+            dollars, source = paper / questions, "the paper's figure"
         budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
-        return ExperimentEstimate(
-            questions,
-            repeats,
-            calls,
-            round(read),
-            round(read - fresh),
-            round(written),
-            paper * repeats if paper is not None else None if cost is None else cost * asked,
-            asked * seconds / self.config["concurrency"] / 3600,
-            "the paper's figure" if paper is not None else origin,
-        )
+        tokens = (round(read), round(read - fresh), round(written))
+        return TypicalQuestion(calls, *tokens, dollars, seconds, source)
 
     def _measurement(self, values: Mapping[str, str], model: str) -> Measured | None:
         """The run with the same benchmark, agent, tool and model that has the most questions."""
@@ -398,9 +412,9 @@ class ExperimentPlan:
         known = [each for each in self.estimates() if each]
         if not known:
             return ""
-        hours = sum(each.hours for each in known)
-        priced = [each.dollars for each in known if each.dollars is not None]
-        origin = "; ".join(dict.fromkeys(each.source for each in known))
+        hours = sum(each.total.seconds for each in known) / 3600
+        priced = [each.total.dollars for each in known if each.total.dollars is not None]
+        origin = "; ".join(dict.fromkeys(each.typical.source for each in known))
         dollars = f"${sum(priced):,.0f}" if priced else "no bill for served models"
         dollars += f" ({origin})"
         if priced and len(priced) < len(self.cells):
@@ -434,15 +448,14 @@ class ExperimentPlan:
         """The numbers behind the estimate, one line for each cell."""
         for number, each in enumerate(self.estimates(), start=1):
             if each:
-                share = each.cached / each.input
-                dollars = "unknown price" if each.dollars is None else f"${each.dollars:,.2f}"
-                dollars += f" ({each.source})"
+                typical, total = each.typical, each.total
+                dollars = "unknown price" if total.dollars is None else f"${total.dollars:,.2f}"
                 repeats = f"{each.repeats} repeats x " if each.repeats > 1 else ""
                 yield (
                     f"estimate of cell {number}: {each.questions:,} questions x {repeats}"
-                    f"({each.calls:g} calls: {each.input:,} tokens in, {share:.0%} cached, "
-                    f"{each.output:,} out): {dollars}; "
-                    f"{each.hours:,.1f} hours"
+                    f"({typical.calls:g} calls: {typical.input:,} tokens in, "
+                    f"{typical.cached / typical.input:.0%} cached, {typical.output:,} out): "
+                    f"{dollars} ({typical.source}); {total.seconds / 3600:,.1f} hours"
                 )
 
 
