@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra import compose
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from soundingline.experiments.cells import SWEEPER, Cells
 from soundingline.experiments.config import (
@@ -170,6 +170,13 @@ class Composition(NamedTuple):
     values: dict[str, Any]
     choices: dict[str, str]
 
+    @classmethod
+    def of(cls, config: DictConfig) -> Composition:
+        """That of a configuration with Hydra's own part."""
+        choices = config.hydra.runtime.choices.items()
+        named = {str(k).rpartition("@")[2]: str(name) for k, name in choices if name is not None}
+        return cls(plain_values(config, resolve=False), named)
+
 
 class Compositions:
     """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
@@ -198,12 +205,7 @@ class Compositions:
         with composing():
             overrides = [*search_override(self._search_path), *sorted(chosen)]
             config = compose(ROOT_CONFIG, overrides=overrides, return_hydra_config=True)
-        choices = {
-            str(key).rpartition("@")[2]: str(name)
-            for key, name in config.hydra.runtime.choices.items()
-            if name is not None
-        }
-        return Composition(plain_values(config, resolve=False), choices)
+        return Composition.of(config)
 
     def text(self, option: str) -> str:
         """The file of an option, such as `llm/gpt-5.5`; empty where it has none."""

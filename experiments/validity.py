@@ -6,10 +6,14 @@ The cells of a command line are composed; those that have run are read from thei
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from soundingline.experiments.config import flat_values
-from soundingline.experiments.planning import Compositions
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from soundingline.experiments.config import flat_values, search_path_of
+from soundingline.experiments.planning import Composition, Compositions
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
@@ -25,16 +29,16 @@ BASELINE = "the baseline"
 def composed_cells(
     cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()
 ) -> list[ComposedCell]:
-    """The cells of a command line, each with all its overrides."""
+    """The cells of a command line, each with all its overrides; without those that Hydra refuses,
+    which end with its reason when they run."""
     compositions = Compositions(search_path)
     common = set.intersection(*map(set, cells)) if len(cells) > 1 else set()
-    return [
-        _cell(
-            " ".join(word for word in words if word not in common) or BASELINE,
-            *compositions.of(words),
-        )
-        for words in cells
-    ]
+    composed = []
+    for words in cells:
+        label = " ".join(word for word in words if word not in common) or BASELINE
+        with suppress(HydraException):
+            composed.append(_cell(label, *compositions.of(words)))
+    return composed
 
 
 def _cell(
@@ -147,10 +151,15 @@ def lines_of(threats: Sequence[Threat]) -> Iterator[str]:
         yield f"accepted threats to validity: {', '.join(accepted)}"
 
 
-def announce(cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()) -> None:
-    """Print the threats of an experiment whose cells are about to run."""
+def announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -> None:
+    """Print the threats of an experiment whose cells, each with all its overrides, are about to
+    run; without cells those of the one that `config` is."""
+    if cells is None:
+        composed = [_cell(" ".join(config.hydra.overrides.task), *Composition.of(config))]
+    else:
+        composed = composed_cells(cells, list(search_path_of(config.hydra)))
     console = Console(stderr=True, soft_wrap=True)
-    for line in lines_of(threats_of(composed_cells(cells, search_path))):
+    for line in lines_of(threats_of(composed)):
         console.print(line, highlight=False)
 
 
