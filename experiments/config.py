@@ -101,7 +101,7 @@ class Root:
     logger: Any = None
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
-    laptop: bool = False
+    scale: str = "paper"
     sealed: bool = True
     traces: Any = True
     task: str = "general"
@@ -119,7 +119,7 @@ class Root:
 
 
 # What the first part of an override's key may be.
-ROOTS = (*(each.name for each in fields(Root)), "experiment", "scale", "hydra")
+ROOTS = (*(each.name for each in fields(Root)), "experiment", "hydra")
 _SECTIONS = {"comparison": Comparison, "evaluation": EvaluationSettings, "indexing": Indexing}
 _GROUPED = {
     each.name: f"{name}.{each.name}" for name, kind in _SECTIONS.items() for each in fields(kind)
@@ -284,8 +284,8 @@ _NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`, `home`, `shipped`)
-    known; called by what composes, not on import."""
+    """Make `root_schema` and our resolvers (`chosen`, `benchmark_name`, `home`, `shipped`) known;
+    called by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         root: Any = OmegaConf.structured(Root)
         # comparison.baseline.retriever=ql adds a factor, like any other override without a plus.
@@ -296,7 +296,6 @@ def register() -> None:
     for plugin in (ChangeSweeper, RayLauncher):
         Plugins.instance().register(plugin)
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
-    OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
     OmegaConf.register_new_resolver("shipped", _shipped, replace=True)
@@ -305,11 +304,6 @@ def register() -> None:
 def _shipped(name: str) -> str:
     """`${shipped:NAME}`: the folder of a collection that comes with this package."""
     return str(resources.files("soundingline.toolkit.benchmarks").joinpath(name))
-
-
-def _scale(*, _root_: Any) -> str:
-    """`${scale:}`: `laptop` or `paper`, for the name of a sweep over several benchmarks."""
-    return "laptop" if _root_.laptop else "paper"
 
 
 def _benchmark_name(*, _root_: Any) -> str:
@@ -561,7 +555,8 @@ def _check_options(config: DictConfig) -> None:
     `list_reranker=monot5`."""
     for group in map(str, config):
         choice = choice_of(group)
-        if not (CONF / choice.partition("@")[0]).is_dir() or OmegaConf.is_missing(config, group):
+        has_options = group != "scale" and (CONF / choice.partition("@")[0]).is_dir()
+        if not has_options or OmegaConf.is_missing(config, group):
             continue
         option = config[group]
         if option is None or OmegaConf.is_dict(option):

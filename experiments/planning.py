@@ -268,8 +268,9 @@ class ExperimentPlan:
         if sweeper["_target_"] != SWEEPER:  # which chooses cells as it goes
             sweeper = {}
         with composing() as loader:
-            forms = (Cells.read(sweeper, laptop=scale) for scale in (False, True))
-            cells, laptop = (form.named(loader) for form in forms)
+            cells, laptop = (
+                Cells.read(sweeper, scale).named(loader) for scale in ("paper", "laptop")
+            )
         return cls(config, choices, cells, compositions, measured), len(laptop)
 
     def _models(self, cell: Sequence[str]) -> dict[str, Model]:
