@@ -12,7 +12,7 @@ from typing import NamedTuple
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
 from soundingline.experiments.config import Settings
-from soundingline.experiments.forecast import CostForecast, forecast
+from soundingline.experiments.forecast import forecast
 from soundingline.experiments.naming import (
     RANKING,
     cell_label,
@@ -167,11 +167,6 @@ def ask_units(
     sample = list(islice(units, SAMPLE))
     began = time.monotonic()
 
-    def tell(costs: Sequence[Mapping[str, float]]) -> None:
-        if costs:
-            seconds = (time.monotonic() - began) / len(costs) * missing
-            tell_forecast(settings, forecast(costs, missing, seconds), missing, len(costs), ledger)
-
     # The first document alone: from its reply on, the ledger knows what a request may cost, and
     # holds the cap.
     asked = (
@@ -183,22 +178,29 @@ def ask_units(
         first = ask_all(asked, len(sample))
     except OutOfMoney:
         # What was answered tells all the same what the rest will take.
-        tell([usage for unit in sample if (usage := ledger.usage(unit.unit_id))])
+        if answered := [usage for unit in sample if (usage := ledger.usage(unit.unit_id))]:
+            check_forecast(settings, answered, missing, time.monotonic() - began, ledger)
         raise
-    tell([ledger.usage(unit.unit_id) for unit in sample])
+    costs = [ledger.usage(unit.unit_id) for unit in sample]
+    check_forecast(settings, costs, missing, time.monotonic() - began, ledger)
     rest = source.ask_documents(chain(first.again, units), collection)
     second = ask_all(rest, missing - first.documents + first.failed.total())
     return second.failed if second.documents else first.failed
 
 
-def tell_forecast(
-    settings: Settings, expected: CostForecast, missing: int, sampled: int, ledger: Ledger
+def check_forecast(
+    settings: Settings,
+    costs: Sequence[Mapping[str, float]],
+    missing: int,
+    seconds: float,
+    ledger: Ledger,
 ) -> None:
-    """Print what all `missing` documents will take. `InputError` if that is more than the cap, and
-    nobody has confirmed it."""
+    """Print what all `missing` documents will take, by the `costs` of the first, which took these
+    `seconds`. `InputError` if that is more than the cap, and nobody has confirmed it."""
+    expected = forecast(costs, missing, seconds / len(costs) * missing)
     amounts = [part for part in (str(expected), f"{expected.duration} at most") if part]
     Console(stderr=True, soft_wrap=True).print(
-        f"{missing:,} documents will take about {'; '.join(amounts)} (by the first {sampled})"
+        f"{missing:,} documents will take about {'; '.join(amounts)} (by the first {len(costs)})"
     )
     cap = make(settings.config.budget).run_dollars
     total = ledger.spent_before + (expected.dollars or 0.0)

@@ -133,16 +133,16 @@ class Measured(NamedTuple):
 
 
 def _measured_question(run: Measured, price: Price) -> TypicalQuestion:
-    tokens = {"input": run.input, "cached": run.cached, "output": run.output}
-    request = Usage(**{name: round(number / run.requests) for name, number in tokens.items()})
-    cost = price.cost(request)
-    return TypicalQuestion(
-        run.calls,
-        *map(round, tokens.values()),
-        None if cost is None else cost * run.requests,
-        run.seconds,
-        f"measured on {run.questions:,} questions of {run.run}",
+    n = run.requests
+    cost = price.cost(
+        Usage(
+            input=round(run.input / n), cached=round(run.cached / n), output=round(run.output / n)
+        )
     )
+    dollars = None if cost is None else cost * n
+    tokens = round(run.input), round(run.cached), round(run.output)
+    source = f"measured on {run.questions:,} questions of {run.run}"
+    return TypicalQuestion(run.calls, *tokens, dollars, run.seconds, source)
 
 
 def measured_runs(runs: Path) -> list[Measured]:
@@ -352,11 +352,9 @@ class ExperimentPlan:
         else:
             typical = self._question_by_formula(self._published_row(values), tool, price, questions)
         asked = questions * repeats
-        costs = {"input_tokens": typical.input, "output_tokens": typical.output}
-        if typical.dollars is not None:
-            costs["dollars"] = typical.dollars
+        cost = {} if typical.dollars is None else {"dollars": typical.dollars}
         seconds = asked * typical.seconds / self.config["concurrency"]
-        return ExperimentEstimate(questions, repeats, typical, forecast([costs], asked, seconds))
+        return ExperimentEstimate(questions, repeats, typical, forecast([cost], asked, seconds))
 
     def _published_row(self, values: Mapping[str, str]) -> Mapping[str, Any]:
         """The row of the paper's table for the cell with these values; empty without one."""
@@ -386,14 +384,13 @@ class ExperimentPlan:
         fresh = PROMPT + calls * added
         read = (calls + 1) * PROMPT + calls * (calls + 1) / 2 * added
         written = (calls + 1) * REPLY
-        usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
-        dollars = price.cost(usage)
+        tokens = round(read), round(read - fresh), round(written)
+        dollars = price.cost(Usage(input=tokens[0], cached=tokens[1], output=tokens[2]))
         if (paper := row.get(RUN_DOLLARS)) is not None:
-            dollars, source = paper / questions, "the paper's figure"
+            dollars, source = float(paper) / questions, "the paper's figure"
         budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
-        tokens = (round(read), round(read - fresh), round(written))
         return TypicalQuestion(calls, *tokens, dollars, seconds, source)
 
     def _measurement(self, values: Mapping[str, str], model: str) -> Measured | None:
