@@ -5,6 +5,7 @@ are `Any`: the schema of an option is the signature of its `_target_`."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -672,13 +673,16 @@ def composing() -> Iterator[ConfigLoader]:
     """Hydra's own composition, also inside a job of Hydra's, which finds itself as before. Yields
     the loader of `conf/` and, after `compose`, of the search path."""
     holder = GlobalHydra.instance()
-    before = holder.hydra
+    before, collects = holder.hydra, gc.isenabled()
     holder.clear()
+    gc.disable()  # which takes a fifth off the time
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             yield holder.config_loader()
     finally:
         holder.hydra = before
+        if collects:
+            gc.enable()
 
 
 def _choices(hydra: Any) -> dict[str, str]:

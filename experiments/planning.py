@@ -133,13 +133,10 @@ class Measured(NamedTuple):
 
 
 def _measured_question(run: Measured, price: Price) -> TypicalQuestion:
-    n = run.requests
-    cost = price.cost(
-        Usage(
-            input=round(run.input / n), cached=round(run.cached / n), output=round(run.output / n)
-        )
-    )
-    dollars = None if cost is None else cost * n
+    means = (round(tokens / run.requests) for tokens in (run.input, run.cached, run.output))
+    read, cached, written = means  # of a request
+    cost = price.cost(Usage(input=read, cached=cached, output=written))
+    dollars = None if cost is None else cost * run.requests
     tokens = round(run.input), round(run.cached), round(run.output)
     source = f"measured on {run.questions:,} questions of {run.run}"
     return TypicalQuestion(run.calls, *tokens, dollars, run.seconds, source)
@@ -180,7 +177,7 @@ class Composition(NamedTuple):
 
 class Compositions:
     """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
-    choices once, which takes 0.1 to 0.2 seconds."""
+    choices once, which takes 0.1 to 0.2 seconds: 100 of them for the list of all experiments."""
 
     def __init__(self, search_path: Sequence[str] = ()) -> None:
         register()

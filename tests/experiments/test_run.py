@@ -322,7 +322,7 @@ def test_the_estimate_has_the_bounds_of_the_prediction_interval():
     assert str(forecast([{}, {}], 30, 60.0)) == str(forecast([], 30, 60.0)) == ""
     # A cost that some question does not tell is not estimated.
     unknown = [{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}]
-    assert str(forecast(unknown, 2, 60.0)) == "12 input tokens"
+    assert str(forecast(unknown, 2, 60.0)) == "12 (12 to 12) input tokens"
     # A question that asked nothing has cost nothing.
     assert forecast([{"dollars": 1.0}, {}], 4, 60.0).dollars == 2.0
     assert [forecast([], 30, seconds).duration for seconds in (750, 5399, 10_800)] == [
