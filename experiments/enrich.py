@@ -12,7 +12,6 @@ from typing import NamedTuple
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
 from soundingline.experiments.config import Settings
-from soundingline.experiments.forecast import forecast
 from soundingline.experiments.naming import (
     RANKING,
     cell_label,
@@ -40,6 +39,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import forecast
 from soundingline.toolkit.runs import RunFolder
 
 SAMPLE = 20

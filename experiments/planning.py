@@ -31,7 +31,6 @@ from soundingline.experiments.config import (
     search_override,
     value_of,
 )
-from soundingline.experiments.forecast import CostForecast, forecast
 from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
@@ -42,7 +41,7 @@ from soundingline.toolkit.evaluation.published_tables import (
 )
 from soundingline.toolkit.evaluation.statistics import smallest_difference
 from soundingline.toolkit.llm.messages import Usage
-from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.prices import CostForecast, Price, forecast
 from soundingline.toolkit.obfuscation import VARIABLE
 
 CALLS, PROMPT, REPLY, CALL, SECONDS = 20.0, 1500, 250, 880, 10.0

@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from soundingline.agents.base import Agent, Budget, Episode, RunResources
 from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import make, stage_model
-from soundingline.experiments.forecast import forecast
 from soundingline.experiments.pipeline import asking_groups, role_of
 from soundingline.pipelines.prompting import is_sampled
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
@@ -31,6 +30,7 @@ from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ERRORS
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel
+from soundingline.toolkit.llm.prices import forecast
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
 from soundingline.toolkit.search.session import SearchTool

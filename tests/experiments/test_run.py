@@ -23,7 +23,6 @@ from test_run_with_model import MODEL
 
 from soundingline.agents.base import Agent
 from soundingline.experiments import Experiment, compare
-from soundingline.experiments.forecast import forecast
 from soundingline.experiments.rollouts import (
     Progress,
     Rollout,
@@ -35,7 +34,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import ExactAnswerJudge, load_run
 from soundingline.toolkit.llm import Turn, Usage
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
+from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate, forecast
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import SWEEP, escape_qid
 from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
