@@ -340,9 +340,6 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
     return Forecast(questions, sampled, total, max(spent, total - margin), total + margin)
 
 
-_AMOUNTS = {"dollars": "$", "input_tokens": "", "output_tokens": ""}
-
-
 class CostForecast(NamedTuple):
     """What all questions or documents will take: the `amounts` that are known, by name (`dollars`,
     `input_tokens`, `output_tokens`), and `seconds` of the clock."""
@@ -353,18 +350,14 @@ class CostForecast(NamedTuple):
     @property
     def dollars(self) -> float | None:
         """The expected dollars; None if they are unknown."""
-        amount = self.amounts.get("dollars")
-        return None if amount is None else amount.total
+        return self.amounts["dollars"].total if "dollars" in self.amounts else None
 
     def __str__(self) -> str:
         """`$1.20 ($1.00 to $1.40); 300 input tokens`, without amounts that are 0."""
         parts = []
         for name, (_, _, total, low, high) in self.amounts.items():
-            sign = _AMOUNTS[name]
-            form = ",.2f" if sign else ",.0f"
-            spread = ""
-            if low is not None and high is not None:
-                spread = f" ({sign}{low:{form}} to {sign}{high:{form}})"
+            sign, form = ("$", ",.2f") if name == "dollars" else ("", ",.0f")
+            spread = "" if low is None else f" ({sign}{low:{form}} to {sign}{high:{form}})"
             unit = "" if sign else f" {name.replace('_', ' ')}"
             parts += [f"{sign}{total:{form}}{spread}{unit}"] if total else []
         return "; ".join(parts)
@@ -386,7 +379,7 @@ def forecast(costs: Sequence[Mapping[str, float]], number: int, seconds: float) 
     paid = [cost for cost in costs if cost]
     amounts = {
         name: estimate([cost.get(name, 0.0) for cost in costs], number)
-        for name in _AMOUNTS
+        for name in ("dollars", "input_tokens", "output_tokens")
         if paid and all(name in cost for cost in paid)
     }
     return CostForecast(amounts, seconds)
