@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import ExperimentPlan, OptionFiles, block, measured_runs
+from soundingline.experiments.planning import Compositions, ExperimentPlan, block, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
@@ -245,10 +245,10 @@ def list_options(settings: Settings, group: str = "") -> None:
         if not within:
             raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
         if group == "experiment":
-            files = OptionFiles(settings.search_path)
+            compositions = Compositions(settings.search_path)
             measured = measured_runs(Path(settings.config.paths.runs))
             blocks = (
-                block(name, about, *ExperimentPlan.of(name, files, measured))
+                block(name, about, *ExperimentPlan.of(name, compositions, measured))
                 for name, about in sorted(within.items())
                 if not name.startswith("base/")  # what experiments share
             )
@@ -289,10 +289,10 @@ def describe(
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
-        files = OptionFiles(settings.search_path)
+        compositions = Compositions(settings.search_path)
         measured = measured_runs(Path(settings.config.paths.runs))
         plan = ExperimentPlan(
-            plain_values(settings.config), settings.choices, cells, files, measured
+            plain_values(settings.config), settings.choices, cells, compositions, measured
         )
         power = [line for line in [plan.power_text()] if line]
         threats = lines_of(

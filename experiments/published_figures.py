@@ -273,7 +273,7 @@ def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Tab
 def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator[str]:
     """What is known to make the figures of a run differ from the paper's."""
     config, manifest = run.manifest.get("config", {}), run.manifest
-    if config.get("laptop"):
+    if config.get("scale") == "laptop":
         yield "a laptop run: generated questions, and an agent without a model"
     benchmark = manifest.get("benchmark", {}).get("option")
     if published.benchmark not in (None, benchmark):
@@ -289,7 +289,7 @@ def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator
     vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.vllm
     if paper and vllm and vllm.split(".")[:2] != paper.split("."):
         yield f"vLLM is {vllm}, the paper ran {paper}"
-    elif paper and not vllm and not config.get("laptop"):
+    elif paper and not vllm and config.get("scale") != "laptop":
         yield f"the version of vLLM is not recorded, the paper ran {paper}"
     if failed := run.counts.get("failed"):
         yield f"{failed:,} questions failed, and count as wrong"

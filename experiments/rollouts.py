@@ -30,7 +30,7 @@ from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ERRORS
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel
-from soundingline.toolkit.llm.prices import estimate
+from soundingline.toolkit.llm.prices import forecast
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
 from soundingline.toolkit.search.session import SearchTool
@@ -146,28 +146,6 @@ def fallbacks(counted: Mapping[str, Mapping[str, float]]) -> list[str]:
         f"{counts['fell_back']} of {counts['queries']} queries were searched as they were, because "
         f"the rewriter brought nothing of use ({listed(reasons) or 'empty'})"
     ]
-
-
-def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:
-    """What `questions` will take, judged by the first of them: money, input and output tokens."""
-    parts = []
-    for name, sign in (("dollars", "$"), ("input_tokens", ""), ("output_tokens", "")):
-        values = [cost[name] for cost in costs if name in cost]
-        if not values or len(values) < len(costs) or not any(values):
-            continue
-        guess = estimate(values, questions)
-        form = ",.2f" if sign else ",.0f"
-        spread = ""
-        if guess.low is not None and guess.high is not None:
-            spread = f" ({sign}{guess.low:{form}} to {sign}{guess.high:{form}})"
-        unit = "" if sign else f" {name.replace('_', ' ')}"
-        parts.append(f"{sign}{guess.total:{form}}{spread}{unit}")
-    return "; ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`12.5 minutes`, or `3.0 hours`."""
-    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"
 
 
 def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
@@ -344,10 +322,11 @@ class RolloutRunner:
             if 0 < first < len(rollouts):
                 began = loop.time()
                 await self.answer(rollouts[:first])
-                if estimated := expected(self.tally.costs, len(rollouts)):
-                    took = duration((loop.time() - began) / first * len(rollouts))
-                    line = f"{len(rollouts)} questions, judged by the first {first}: {estimated}"
-                    self._tell(f"{line}; about {took}")
+                seconds = (loop.time() - began) / first * len(rollouts)
+                expected = forecast(self.tally.costs, len(rollouts), seconds)
+                if amounts := str(expected):
+                    line = f"{len(rollouts)} questions, judged by the first {first}: {amounts}"
+                    self._tell(f"{line}; about {expected.duration}")
                 rollouts = rollouts[first:]
             await self.answer(rollouts)
         finally:

@@ -185,7 +185,7 @@ def check_stand_in(settings: Settings) -> None:
     that one."""
     experiment = settings.choices.get("experiment", "null")
     named = any(key_of(override) == "agent" for override in settings.overrides)
-    if not settings.config.laptop or named or experiment in NO_OPTION:
+    if settings.config.scale != "laptop" or named or experiment in NO_OPTION:
         return
     paper = Settings.compose([f"experiment={experiment}"], settings.search_path)
     option = paper.config.agent

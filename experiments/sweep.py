@@ -24,7 +24,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
 from soundingline.experiments.cells import Cells
-from soundingline.experiments.config import Settings, check_keys, key_of, search_path_of, value_of
+from soundingline.experiments.config import Settings, check_keys, key_of, value_of
 from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
@@ -104,9 +104,8 @@ class SweepStart(Callback):
     baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         with _refusing():
-            _announce(config, [words])
+            _announce(config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
@@ -179,13 +178,13 @@ def _refusing() -> Iterator[None]:
         raise SweepRefused(error) from None
 
 
-def _announce(config: DictConfig, cells: Sequence[Sequence[str]]) -> None:
+def _announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -> None:
     """Print the threats to the validity of what `soundingline run` is about to start."""
-    if SweepStart.command == "run" and cells:
+    if SweepStart.command == "run" and cells != []:
         # Imported here, because other commands need not wait for it.
         from soundingline.experiments.validity import announce
 
-        announce(cells, list(search_path_of(config.hydra)))
+        announce(config, cells)
 
 
 def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:

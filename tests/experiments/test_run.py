@@ -27,8 +27,6 @@ from soundingline.experiments.rollouts import (
     Progress,
     Rollout,
     RolloutRunner,
-    duration,
-    expected,
     fallbacks,
 )
 from soundingline.toolkit.data import Topic
@@ -36,7 +34,7 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import ExactAnswerJudge, load_run
 from soundingline.toolkit.llm import Turn, Usage
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
+from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate, forecast
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import SWEEP, escape_qid
 from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
@@ -317,13 +315,16 @@ def test_refused_calls_and_few_warnings_are_told_at_the_end(tally):
 def test_the_estimate_has_the_bounds_of_the_prediction_interval():
     costs = [{"dollars": value, "input_tokens": 1000 * value} for value in (1.0, 2.0, 3.0)]
     whole = estimate([1.0, 2.0, 3.0], 30)
-    text = expected(costs, 30)
+    text = str(forecast(costs, 30, 60.0))
     assert text.startswith(f"${whole.total:,.2f} (${whole.low:,.2f} to ${whole.high:,.2f}); 60,000")
     assert text.endswith("input tokens")
-    assert expected([{}, {}], 30) == "" and expected([], 30) == ""
+    assert str(forecast([{}, {}], 30, 60.0)) == str(forecast([], 30, 60.0)) == ""
     # A cost that some question does not tell is not estimated.
-    assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
-    assert [duration(seconds) for seconds in (750, 5399, 10_800)] == [
+    unknown = [{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}]
+    assert str(forecast(unknown, 2, 60.0)) == "12 (12 to 12) input tokens"
+    # A question that asked nothing has cost nothing.
+    assert forecast([{"dollars": 1.0}, {}], 4, 60.0).dollars == 2.0
+    assert [forecast([], 30, seconds).duration for seconds in (750, 5399, 10_800)] == [
         *("12.5 minutes", "90.0 minutes", "3.0 hours")
     ]
 
