@@ -424,11 +424,10 @@ def test_every_question_ends_with_an_answer(pages, density, counted, known, long
     )
     assert trajectory.answer.exact == "Torvald Brekke", (trajectory.status, trajectory.traceback)
     # Without a maximum, a request that is taken may leave no room for a further one.
-    assert refusals <= (2 if longest else 2 + len(pages))
+    estimated = known and counted and density <= 1 / 3
+    assert refusals <= (0 if estimated else 2 if longest else 2 + len(pages))
     # There was room for more than a word.
     assert longest is None or maxima[-1] >= ANSWER_TOKENS / 4
-    if known and counted and density <= 1 / 3:
-        assert refusals == 0
 
 
 # The estimate, and what it is for.
@@ -818,3 +817,5 @@ def test_a_question_that_fills_the_window_ends_with_an_answer(
         final = load_prompt("browsecomp_plus").sections["final"]
         assert len(maxima) == 2 and final in json.dumps(server.requests[-1].body)
         assert "messages 2 to 3" in trajectory.warnings[0] and len(trajectory.calls) == 1
+    else:
+        assert vllm.refusals == 1

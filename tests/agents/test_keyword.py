@@ -186,10 +186,13 @@ def test_the_question_word_gives_the_kind(question, kind):
 def test_candidates_of_each_kind_are_read_where_they_are(kind, text, wanted):
     candidates = list(FINDERS[kind](text))
     assert " | ".join(candidate.text for candidate in candidates) == wanted
-    for candidate in candidates if kind != "reason" else ():
-        assert text[candidate.start :].startswith(candidate.text)
-    if kind == "place":
-        assert candidates[1].weight > candidates[0].weight, "after a preposition"
+    where = [text.find(each.text, each.start) - each.start for each in candidates]
+    assert not any(where) or kind == "reason"
+
+
+def test_a_place_after_a_preposition_weighs_more():
+    subject, place = FINDERS["place"]("Then Faraday moved to Surrey.")
+    assert place.weight > subject.weight
 
 
 CLUES = {"museum": 1.0, "found": 0.5, "tulsa": 0.5}
@@ -653,8 +656,8 @@ def test_it_is_right_exactly_if_the_record_of_its_calls_shows_all_facts(tool, ho
     measured = evaluate_run(run_with(reader, made, tool=tool), made).per_question
     assert len(measured["accuracy"]) == 12
     assert measured["answer_shown"] == measured["accuracy"] == measured["label_right"]
-    if hops == 1 and not getattr(tool, "max_tokens", None):
-        assert any(measured["accuracy"].values())
+    cut = isinstance(tool, TopK) and tool.max_tokens is not None
+    assert any(measured["accuracy"].values()) or hops == 2 or cut
 
 
 def test_the_pages_of_one_document_are_read_as_one_text():

@@ -329,8 +329,8 @@ def test_each_budget_ends_the_rounds_with_what_was_scored(budget, resources, sta
     model = ScriptedModel(last=plan("mill barley", "town sea"))
     trajectory = answered(model, budget=budget, resources=resources, rounds=9, patience=9)
     assert ended(trajectory) == (status, reason)
-    if reason != "context_window":
-        assert trajectory.answer.documents and len(trajectory.rounds) == 1
+    rounds = 0 if reason == "context_window" else 1
+    assert (bool(trajectory.answer.documents), len(trajectory.rounds)) == (rounds > 0, rounds)
 
 
 def test_money_that_ends_in_the_middle_of_a_round_leaves_what_was_scored_before():

@@ -536,10 +536,9 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
 )
 def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):
     result = LinkExpansion(links, **{"head": 1, "damping": 0.5, **settings})(given)
-    if settings.get("place") == "below":
-        assert list(result["docno"]) == list(expected)
-    else:
-        assert scored(result) == expected and list(result["docno"]) == list(expected)
+    assert list(result["docno"]) == list(expected)
+    # Below the ranking, only the order counts.
+    assert settings.get("place") == "below" or scored(result) == expected
 
 
 def test_a_hub_is_not_followed_and_counted():
@@ -685,15 +684,16 @@ WITHOUT_PAPER = (
 def test_every_public_name_is_importable_and_has_a_docstring():
     from soundingline import pipelines
 
-    for name in pipelines.__all__:
-        part = getattr(pipelines, name)
-        text = part.__doc__ or ""
-        assert text.strip(), name
-        if name not in ("Stage", "LexicalIndexer") and issubclass(part, pt.Transformer):
-            assert re.search(r"\bIn: |[Cc]olumns", text), f"{name}: columns in and out"
-            assert re.search(r"InputError|errors as in", text), f"{name}: errors"
-            if name not in WITHOUT_PAPER:
-                assert re.search(r"\b20\d\d[);]", text), f"{name}: paper"
+    parts = {name: getattr(pipelines, name) for name in pipelines.__all__}
+    assert all((part.__doc__ or "").strip() for part in parts.values())
+    stages = {name: part for name, part in parts.items() if issubclass(part, pt.Transformer)}
+    texts = {name: stages[name].__doc__ for name in {*stages} - {"Stage", "LexicalIndexer"}}
+
+    def without(pattern):
+        return {name for name, text in texts.items() if not re.search(pattern, text)}
+
+    assert not without(r"\bIn: |[Cc]olumns") and not without(r"InputError|errors as in")
+    assert without(r"\b20\d\d[);]") <= {*WITHOUT_PAPER}
 
 
 @pytest.mark.parametrize("name", ["agents", "experiments", "pipelines", "toolkit"])
@@ -776,12 +776,15 @@ def test_the_representation_of_every_stage_is_code_that_makes_it_again(instances
     public = {name: getattr(pipelines, name) for name in pipelines.__all__}
     names = {**public, "Path": Path, "Doubled": Doubled}
     assert len(instances) > 20
+
+    def arguments(stage):
+        given = stage._arguments() if isinstance(stage, pt.Transformer) else {}
+        return {key: as_code(value) for key, value in given.items()}
+
     for name, stage in instances.items():
         again = eval(repr(stage), names)
         assert repr(again) == repr(stage) and type(again) is type(stage), name
-        if isinstance(stage, pt.Transformer):
-            given = {key: as_code(value) for key, value in stage._arguments().items()}
-            assert {key: as_code(value) for key, value in again._arguments().items()} == given, name
+        assert arguments(again) == arguments(stage), name
     assert eval(repr(instances["over"]), names).base == instances["LexicalIndex"]
 
 
@@ -791,9 +794,11 @@ def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
 
     monkeypatch.setattr(pt.documentation, "objects_inv", lambda: pytest.fail("a page is looked up"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host is looked up"))
-    for name, stage in instances.items():
-        if isinstance(stage, pt.Transformer) and not isinstance(stage, pt.Indexer):
-            assert type(stage).__name__ in pt.schematic.draw(stage), name
+    stages = [each for each in instances.values() if isinstance(each, pt.Transformer)]
+    stages = [stage for stage in stages if not isinstance(stage, pt.Indexer)]
+    assert len(stages) > 20
+    for stage in stages:
+        assert type(stage).__name__ in pt.schematic.draw(stage)
     drawn = pt.schematic.draw(instances["BM25"] >> RerankTop(MonoT5(), depth=50) >> MaxP())
     assert all(label in drawn for label in ("BM25", "RerankTop", "MonoT5", "MaxP"))
     assert not re.search(r"(src|href)=.https?:", drawn)

@@ -693,9 +693,9 @@ def test_scores_of_enriched_documents_equal_brute_force(
     ]
     weights = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
     numbers, scores = index.search(weights, k1=k1, b=b, depth=10)
-    found = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
-    for number, score in enumerate(brute_force(terms, query, k1, b)):
-        assert found.get(number, 0.0) == pytest.approx(score, rel=1e-5, abs=1e-6)
+    found = np.zeros(len(documents))
+    found[numbers] = scores
+    np.testing.assert_allclose(found, brute_force(terms, query, k1, b), rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture

@@ -133,18 +133,18 @@ def test_twins_share_most_attributes_and_a_similar_name_and_differ_somewhere():
 
 def test_things_are_made_by_people_who_are_alive_and_grown_up():
     world = World(1600, 7, 0.2)
-    checked = 0
-    for index in range(1600):
-        entity = world.entity(index)
-        for attribute in BY_NAME[entity.kind].attributes:
-            if isinstance(attribute, Year) and attribute.after:
-                kind = BY_NAME[entity.kind]
-                maker = kind.attributes[kind.position(attribute.after)]
-                assert isinstance(maker, Relation)
-                facts = {it.relation: it.value for it in world.facts(world.target(entity, maker))}
-                assert 18 <= world.number(entity, attribute) - int(facts["born"]) <= 70
-                checked += 1
-    assert checked > 500
+    made = [
+        (entity, BY_NAME[entity.kind], attribute)
+        for entity in map(world.entity, range(1600))
+        for attribute in BY_NAME[entity.kind].attributes
+        if isinstance(attribute, Year) and attribute.after
+    ]
+    assert len(made) > 500
+    for entity, kind, attribute in made:
+        maker = kind.attributes[kind.position(attribute.after)]
+        assert isinstance(maker, Relation)
+        facts = {it.relation: it.value for it in world.facts(world.target(entity, maker))}
+        assert 18 <= world.number(entity, attribute) - int(facts["born"]) <= 70
 
 
 def test_paraphrases_denote_one_word_each():
@@ -666,8 +666,9 @@ def test_targets_and_satisfaction_are_those_of_the_facts_of_the_pages():
         missing_one = {row.index(False) for row in met.values() if row.count(False) == 1}
         assert missing_one == set(range(len(worded.checklist))), "a superfluous requirement"
         assert len(known) == len(facts) and "fw9999999" not in known
-        for docid in facts:
-            assert list(known[docid]) == met.get(docid, [False] * len(worded.checklist))
+        none = [False] * len(worded.checklist)
+        expected = {docid: met.get(docid, none) for docid in facts}
+        assert {docid: list(known[docid]) for docid in facts} == expected
 
 
 def test_the_world_asks_by_every_sort_of_requirement_two_to_six_of_them():
