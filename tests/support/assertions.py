@@ -7,10 +7,11 @@ import pytest
 from soundingline.toolkit.errors import InputError
 
 
-def refused(message, act):
-    """Assert that `act` is refused in one line, in which the pattern `message` occurs."""
+def refused(message, act, /, *arguments, **settings):
+    """Assert that `act(*arguments, **settings)` is refused in one line, in which the pattern
+    `message` occurs."""
     with pytest.raises(InputError, match=message) as error:
-        act()
+        act(*arguments, **settings)
     assert "\n" not in str(error.value)
 
 
