@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.assertions import refused
 from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
 
@@ -518,8 +519,7 @@ def test_output_tokens_of_replies_that_were_sampled_again_count():
     steps = Turn(usage=used(9, 60)), calling(), saying()
     assert ended(ask(ScriptedModel(*steps), resample=9)) == ("completed", "")
     assert ended(ask(ScriptedModel(*steps), resample=9, output_tokens=50))[1] == "output_tokens"
-    with pytest.raises(InputError, match=r"agent\.resample=-1\. valid: a whole number, 0 or more"):
-        ChatAgent(resample=-1)
+    refused(r"agent\.resample=-1\. valid: a whole number, 0 or more", ChatAgent, resample=-1)
 
 
 FAULTS = {
@@ -663,8 +663,7 @@ def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_ha
     ],
 )
 def test_impossible_settings_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        ask(ScriptedModel(), **arguments)
+    refused(message, lambda: ask(ScriptedModel(), **arguments))
 
 
 @pytest.mark.parametrize(
@@ -679,15 +678,13 @@ def test_impossible_settings_are_refused(arguments, message):
     ],
 )
 def test_an_impossible_clock_is_refused(limits, message):
-    with pytest.raises(InputError, match=message):
-        Budget(**limits)
+    refused(message, Budget, **limits)
 
 
 def test_a_prompt_without_a_section_is_refused(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("=== system ===\nBe good.\n=== question ===\n{question}\n")
-    with pytest.raises(InputError, match=r"system, question\. valid: .*truncated"):
-        load_prompt(str(path))
+    refused(r"system, question\. valid: .*truncated", lambda: load_prompt(str(path)))
 
 
 # Models that keep to no protocol.

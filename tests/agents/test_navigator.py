@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.assertions import refused
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, saying, used
 from support.needs import cases
@@ -27,7 +28,6 @@ from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, SearchResult, Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import AuthenticationFailed, OutOfMoney, ServerTimeout
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
@@ -443,8 +443,7 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
     assert Navigator().fingerprints["calibration"] == "none"
     for damaged in ("", "[]", '{"method": "magic"}', '{"method": "isotonic", "x": [1], "y": []}'):
         path.write_text(damaged)
-        with pytest.raises(InputError, match="calibration"):
-            Navigator(calibration=str(path))
+        refused("calibration", lambda: Navigator(calibration=str(path)))
 
 
 def test_a_logistic_calibration_is_right_at_any_slope(tmp_path):
@@ -490,8 +489,7 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
     path = tmp_path / "own.txt"
     path.write_text("=== system ===\nPlan.\n", encoding="utf-8")
     for prompt, message in ((str(path), "navigator's prompt"), ("nowhere", "no prompt")):
-        with pytest.raises(InputError, match=message):
-            Navigator(prompt=prompt)
+        refused(message, Navigator, prompt=prompt)
 
 
 @pytest.mark.parametrize(
@@ -502,8 +500,7 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
     ],
 )
 def test_impossible_settings_are_refused(name):
-    with pytest.raises(InputError, match=name):
-        Navigator(**{name: 0})
+    refused(name, Navigator, **{name: 0})
 
 
 # Without a model: requirements read from a question, and plans by rules.

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from support.assertions import refused
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, call, calling, saying, search
 
 from soundingline.agents.base import Budget
 from soundingline.agents.rag import RagAgent
 from soundingline.toolkit.data import Document, Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
 from soundingline.toolkit.search import RankedBrowsing, TopK
 
@@ -138,5 +138,4 @@ def test_budgets_end_a_question_as_those_of_other_agents():
     ],
 )
 def test_impossible_settings_are_refused(setting, message):
-    with pytest.raises(InputError, match=message):
-        RagAgent(**setting)
+    refused(message, RagAgent, **setting)

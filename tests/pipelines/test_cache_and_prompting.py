@@ -314,8 +314,7 @@ def test_a_damaged_file_is_told_in_one_line(path, use, sound):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = path.read_bytes()
     path.write_bytes(content[:sound] + b"\x55" * (len(content) - sound))
-    with pytest.raises(InputError, match=r"cache .*cache.sqlite .*move that file away"):
-        use(path)
+    refused(r"cache .*cache.sqlite .*move that file away", use, path)
 
 
 BITS = [(byte, bit) for byte in range(len('{"text": "a paid reply"}')) for bit in range(8)]
@@ -354,8 +353,7 @@ def test_a_full_disk_keeps_what_was_there_and_is_told(path):
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match=r"cache .*cannot be opened"):
-        ResultCache(tmp_path / "file" / "cache.sqlite")
+    refused(r"cache .*cannot be opened", ResultCache, tmp_path / "file" / "cache.sqlite")
 
 
 def times_used(path):
@@ -554,8 +552,7 @@ def test_a_database_of_another_kind_is_not_touched(folder):
 def test_a_damaged_cache_is_told_in_one_line(folder):
     folder.mkdir()
     (folder / "a.sqlite").write_bytes(random.Random(0).randbytes(9000))
-    with pytest.raises(InputError, match=r"cache .*a.sqlite is damaged.*move that file away"):
-        prune(folder, limit=0)
+    refused(r"cache .*a.sqlite is damaged.*move that file away", prune, folder, limit=0)
 
 
 # Replies to prompts.

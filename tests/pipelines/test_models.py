@@ -121,8 +121,7 @@ def test_a_folder_without_a_sound_model_is_refused(damage, checkpoint):
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./models/none", "~/none", "a/b/c"])
 def test_a_path_without_a_folder_is_told_as_such(name):
-    with pytest.raises(InputError, match=r"there is no folder '.*' with a model\. check the path"):
-        config_of(name)
+    refused(r"there is no folder '.*' with a model\. check the path", config_of, name)
 
 
 @pytest.mark.usefixtures("offline")
@@ -299,8 +298,7 @@ def test_a_gpu_computes_in_bfloat16_where_it_can_and_a_cpu_only_if_told(monkeypa
         assert choose_dtype(None, CPU) == choose_dtype("float32", CPU) == torch.float32
         monkeypatch.setattr(device, "computes_bfloat16", computes_bfloat16)
     for name in ("float16", "bf16", ""):
-        with pytest.raises(InputError, match=r"dtype=.* valid: null, bfloat16, float32"):
-            choose_dtype(name, CPU)
+        refused(r"dtype=.* valid: null, bfloat16, float32", choose_dtype, name, CPU)
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="the kernel tells what the CPU has")
@@ -392,8 +390,7 @@ def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
     (model / "config.json").write_text(json.dumps(config))
     it = Checkpoint(BODY, str(model))
     for load in (lambda: it.config, lambda: it.load(PLACE)):
-        with pytest.raises(InputError, match="cannot be loaded"):
-            load()
+        refused("cannot be loaded", load)
     with suppress(InputError):  # a tokenizer that needs no code of theirs may be loaded
         it.tokenizer()
     assert not canary.exists() and not asked

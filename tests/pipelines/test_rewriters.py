@@ -14,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pyterrier as pt
 import pytest
+from support.assertions import refused
 from support.benchmarks import store_of
 from support.llm_model import (
     ANSWER,
@@ -332,10 +333,8 @@ def test_settings_of_hyde_are_checked(collection):
         ({"apply_to": "all"}, "apply_to is 'all'"),
         ({"task": "poem"}, "task is 'poem'"),
     ):
-        with pytest.raises(InputError, match=message):
-            HyDE(**arguments)
-    with pytest.raises(InputError, match="is not bound"):
-        HyDE().transform(FRAME)
+        refused(message, HyDE, **arguments)
+    refused("is not bound", lambda: HyDE().transform(FRAME))
     with pytest.raises(InputError, match="ModelText asks a language model, and there is none"):
         HyDE().bind(collection).transform(FRAME)
 
@@ -577,8 +576,7 @@ def test_a_prompt_of_ones_own(tmp_path):
 def test_impossible_prompts_and_arguments_are_refused(tmp_path, text, arguments, message):
     path = tmp_path / "p.txt"
     path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        Q2Q(**{"model": rewriter_llm(), "prompt": str(path), **arguments})
+    refused(message, lambda: Q2Q(**{"model": rewriter_llm(), "prompt": str(path), **arguments}))
 
 
 # The topics of TREC DL 2019 (msmarco-test2019-queries) that the authors' prompts use as examples.

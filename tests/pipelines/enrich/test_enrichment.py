@@ -381,8 +381,7 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
         (around(OtherRetriever()), corpus, "needs enriched documents"),
         (around(OtherRetriever()), query, "needs weighted queries.* valid: nothing"),
     ):
-        with pytest.raises(InputError, match=message):
-            compose(retriever, enrichment=enrichment)
+        refused(message, compose, retriever, enrichment=enrichment)
     compose(around(BM25()), enrichment=corpus)
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 from support import checkpoints
+from support.assertions import refused
 from support.llm_model import ScriptedModel, ScriptedPrompts
 from support.runs import starts
 
@@ -128,8 +129,7 @@ def test_without_a_text_the_query_is_searched_as_it_is(asked):
     ],
 )
 def test_what_cannot_write_a_text_is_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
+    refused(message, make)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.needs import cases
 
 from soundingline.pipelines.lexical import analyzers as analyzer_module
@@ -30,7 +31,6 @@ from soundingline.pipelines.lexical.analyzers import (
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import to_bytes
 from soundingline.pipelines.lexical.word_break import WordTable
-from soundingline.toolkit.errors import InputError
 
 needs_snowball = pytest.mark.skipif(
     not find_spec("snowballstemmer"), reason="the stemmer of sira is optional"
@@ -246,8 +246,7 @@ def test_pairs_in_slots_are_numbers_below_the_number_of_slots():
     "name", ["englsh", "english:1", "english:5", "english:", "english:2:", "klingon:2"]
 )
 def test_other_names_are_refused_with_the_valid_ones(name):
-    with pytest.raises(InputError, match=r"valid: .*2"):
-        make_analyzer(name)
+    refused(r"valid: .*2", make_analyzer, name)
 
 
 # From the examples of Snowball's English stemmer: snowballstem.org/algorithms/english/stemmer.html

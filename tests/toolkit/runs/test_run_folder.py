@@ -17,6 +17,7 @@ from importlib.metadata import version
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.commands import forked
 from support.needs import cases
 
@@ -138,12 +139,10 @@ def test_misnamed_and_truncated_trajectories_are_refused_and_layout_does_not_mat
     path.write_text(json.dumps(json.loads(path.read_text()), indent=4))
     assert folder.statuses() == {"1": "steered"}
     path.rename(folder.queries / "2.json")
-    with pytest.raises(InputError, match=r"2\.json holds the trajectory of question '1'"):
-        folder.done()
+    refused(r"2\.json holds the trajectory of question '1'", folder.done)
     path = (folder.queries / "2.json").rename(path)
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"1\.json is damaged"):
-        folder.pending(TOPICS)
+    refused(r"1\.json is damaged", folder.pending, TOPICS)
 
 
 def test_a_full_disk_is_one_line_and_other_errors_pass(folder, monkeypatch):
@@ -154,8 +153,7 @@ def test_a_full_disk_is_one_line_and_other_errors_pass(folder, monkeypatch):
         raise ConnectionError("refused")
     with folder.writing(MANIFEST):
         monkeypatch.setattr("soundingline.toolkit.files.os.fsync", full)
-        with pytest.raises(InputError, match="No space left"):
-            folder.write(trajectory("1"))
+        refused("No space left", lambda: folder.write(trajectory("1")))
     assert list(folder.queries.iterdir()) == []
 
 
@@ -164,14 +162,12 @@ def test_a_folder_without_a_sound_manifest_is_refused(folder, text):
     folder.path.mkdir(parents=True)
     if text:
         folder.manifest_path.write_text(text + "]" * text.count("[") + "}" * (len(text) > 9))
-    with pytest.raises(InputError, match=r"manifest\.json"):
-        folder.manifest()
+    refused(r"manifest\.json", folder.manifest)
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".", "..", "a/b", ".a", "a b", "x" * 201])
 def test_a_run_name_that_is_no_folder_name_is_refused(tmp_path, name):
-    with pytest.raises(InputError, match="name="):
-        RunFolder.named(tmp_path, name)
+    refused("name=", RunFolder.named, tmp_path, name)
     assert RunFolder.named(tmp_path, "bm25,unit=maxp").path == tmp_path / "bm25,unit=maxp"
 
 
@@ -229,8 +225,7 @@ def test_a_part_of_a_run_that_leads_elsewhere_is_refused(name, folder, tmp_path)
     part.symlink_to(tmp_path / "away" if part.suffix else elsewhere)
     with pytest.raises(InputError, match="symbolic link"), folder.writing(MANIFEST):
         pytest.fail("it was opened for writing")
-    with pytest.raises(InputError, match="symbolic link"):
-        folder.manifest()
+    refused("symbolic link", folder.manifest)
     assert [path.name for path in elsewhere.iterdir()] == [".left.tmp"]
 
 
@@ -447,8 +442,7 @@ def test_a_cell_of_another_sweep_does_not_wait(lock):
     other = {"pid": os.getpid(), "host": socket.gethostname(), "sweep": "another"}
     with ThreadPoolExecutor(1) as pool, nameless(lock, **other):
         taking = pool.submit(writer_lock(lock, "this one").__enter__)
-        with pytest.raises(InputError, match=f"process {os.getpid()} "):
-            taking.result(10)
+        refused(f"process {os.getpid()} ", taking.result, 10)
 
 
 OF_THIS_ID = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
@@ -592,8 +586,7 @@ def test_a_count_that_other_programs_cannot_hold_is_refused(count):
     for part, place in (("calls", "tokens"), ("exposures", 3)):
         record = json.loads(dump_trajectory(EXAMPLE))
         record[part][0][place] = count
-        with pytest.raises(InputError, match=rf"{part}.0.{place} is \d+. valid: less than"):
-            from_record(record)
+        refused(rf"{part}.0.{place} is \d+. valid: less than", from_record, record)
     record["exposures"][0][3], record["messages"][0]["n"] = 1, count
     assert from_record(record).messages[0]["n"] == count
 
@@ -680,5 +673,4 @@ def test_whatever_takes_the_place_of_a_value_is_read_or_refused_in_one_line():
 
 
 def test_an_absent_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"gone\.json"):
-        read_trajectory(tmp_path / "gone.json")
+    refused(r"gone\.json", read_trajectory, tmp_path / "gone.json")

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.benchmarks import WordBackend, store_of
 from support.needs import cases
 
@@ -21,7 +22,6 @@ from soundingline.toolkit.corpus import Passages, SqliteStore
 from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Hit, Link, SearchRequest, SearchResult
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import dump_json
 from soundingline.toolkit.search import (
     ExposureLog,
@@ -171,8 +171,7 @@ def test_sessions_share_no_state(row):
     assert not any(other.exposures.tiers.values())
     assert not other.call(*row.search).failed
     for use in (configured.specs, lambda: configured.search_tool):
-        with pytest.raises(InputError, match=r"holds settings .* call open\(backend, store\)"):
-            use()
+        refused(r"holds settings .* call open\(backend, store\)", use)
 
 
 @every_tool
@@ -315,8 +314,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
     ],
 )
 def test_impossible_settings_are_refused(tool, setting):
-    with pytest.raises(InputError, match=re.escape(setting)):
-        eval(f"tool({setting})")
+    refused(re.escape(setting), eval, f"tool({setting})")
 
 
 # The evidence tiers.
@@ -686,8 +684,7 @@ def test_a_backend_that_breaks_is_not_hidden_and_not_recorded():
     with pytest.raises(RuntimeError, match="index is gone"):
         search(tool)
     assert tool.calls == ()
-    with pytest.raises(InputError, match="same corpus"):
-        search(browsing(WordBackend({"other": "king"})))
+    refused("same corpus", lambda: search(browsing(WordBackend({"other": "king"}))))
 
 
 LINES = st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=60)
