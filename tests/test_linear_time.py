@@ -39,11 +39,7 @@ from soundingline.toolkit.llm.messages import Token, Turn
 from soundingline.toolkit.llm.wire import sendable_arguments, sendable_name
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs.run_folder import escape_qid
-from soundingline.toolkit.search import (
-    RankedBrowsing,
-    TopK,
-    parse_answer,
-)
+from soundingline.toolkit.search import RankedBrowsing, TopK, parse_answer
 from soundingline.toolkit.search.answers import find_citations
 from soundingline.toolkit.search.snippets import METHODS, QueryTerms
 from soundingline.toolkit.search.tool import Parameter, ToolError, line_of

@@ -117,10 +117,7 @@ def test_pages_are_few_and_their_lines_fit_a_screen():
     ("everything", "outcome"), [(False, pytest.skip.Exception), (True, pytest.fail.Exception)]
 )
 def test_absent_collections_are_told_with_where_they_come_from(
-    tmp_path,
-    monkeypatch,
-    everything,
-    outcome,
+    tmp_path, monkeypatch, everything, outcome
 ):
     monkeypatch.setenv("CI", "true")  # which every public service sets
     monkeypatch.setattr(required, "REQUIRED", everything)
@@ -137,9 +134,7 @@ def test_absent_collections_are_told_with_where_they_come_from(
     assert collections(tmp_path) == tmp_path
 
 
-def test_an_absent_package_skips_unless_everything_must_be_there(
-    monkeypatch,
-):
+def test_an_absent_package_skips_unless_everything_must_be_there(monkeypatch):
     for everything, skips in ((False, True), (True, False)):
         monkeypatch.setattr(required, "REQUIRED", everything)
         mark = needs(("json", "no_such_package"), "llm").mark

@@ -837,12 +837,7 @@ def test_no_call_is_offered_when_time_is_nearly_over_and_to_an_agent_without_too
         # Another tool is no search.
         ([calling(READ), calling()], ["search", "search", "auto"], [], [0, 0]),
         ([saying(PROSE), calling()], ["search", "search", "auto"], ["first_call"], [0, 0]),
-        (
-            [saying(PROSE)] * 2,
-            ["search", "search", "search"],
-            ["first_call", "reminder"],
-            [1, 1],
-        ),
+        ([saying(PROSE)] * 2, ["search", "search", "search"], ["first_call", "reminder"], [1, 1]),
         # A model that cannot be forced is not forced for ever.
         (
             [calling(call("google", f"c{n}", query="mill")) for n in range(3)] + [calling()],

@@ -715,10 +715,7 @@ def test_a_question_is_answered_and_its_reasoning_reaches_the_search(asked, serv
 DONE_AFTER_ALL = {}, ("completed", "")
 CASES = {
     "busy": ([Fail(429, headers={"retry-after": "1"}), LOOK, Fail(500), DONE], *DONE_AFTER_ALL),
-    "malformed": (
-        [Say(calls=(("c1", "search", '{"reason": "x", "que'),)), DONE],
-        *DONE_AFTER_ALL,
-    ),
+    "malformed": ([Say(calls=(("c1", "search", '{"reason": "x", "que'),)), DONE], *DONE_AFTER_ALL),
     "unknown tool": ([Say(calls=(("c1", "browse the web", "{}"),)), DONE], *DONE_AFTER_ALL),
     "several calls": (
         [Say(calls=(("a", "search", ARGUMENTS), ("b", "search", ARGUMENTS))), DONE],

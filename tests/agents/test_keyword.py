@@ -487,12 +487,7 @@ def test_a_single_refusal_is_survived():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("max_searches", -1),
-        ("max_searches", 2.5),
-        ("max_searches", True),
-        ("documents", 0),
-    ],
+    [("max_searches", -1), ("max_searches", 2.5), ("max_searches", True), ("documents", 0)],
 )
 def test_an_impossible_value_is_named(name, value):
     refused(name, KeywordAgent, **{name: value})

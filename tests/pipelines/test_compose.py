@@ -426,9 +426,7 @@ def test_a_broken_search_leaves_no_notes_to_the_next():
     assert PipelineBackend(FixedRows()).search(SearchRequest("x")).notes == {}
 
 
-def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
-    tmp_path,
-):
+def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(tmp_path):
     units = [{"docno": "d1", "text": "Brel is a harbour town."}]
     index = LexicalIndex.build(units, tmp_path / "index")
     backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
@@ -526,12 +524,7 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
         # Negative scores count from the lowest.
         (graph("a>x"), ranked_by(a=-1.0, b=-2.0, c=-5.0), {}, {"a": -1, "b": -2, "x": -3, "c": -5}),
         # Passages count as their documents; a new one is its first.
-        (
-            graph("a>x", "a>b"),
-            PASSAGE_RANKING,
-            {},
-            {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5},
-        ),
+        (graph("a>x", "a>b"), PASSAGE_RANKING, {}, {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5}),
     ],
 )
 def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):

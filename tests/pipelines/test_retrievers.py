@@ -443,10 +443,7 @@ def test_64_threads_bind_and_search_at_once(opened):
 
 COMMON_WORDS = [f"w{number}" for number in range(60)]
 GIVEN_QUERIES = pd.DataFrame(
-    {
-        "qid": ["a", "b", "c", "none"],
-        "query": ["w1 w2 w40", "w0 w0 w59 unknown", "w3", "nowhere"],
-    }
+    {"qid": ["a", "b", "c", "none"], "query": ["w1 w2 w40", "w0 w0 w59 unknown", "w3", "nowhere"]}
 )
 
 

@@ -43,12 +43,7 @@ from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.prompting import PROMPTS
 from soundingline.pipelines.q2q import Q2Q, HyDE, lost_numbers
 from soundingline.pipelines.retrieve import BM25
-from soundingline.pipelines.rewrite import (
-    QueryContext,
-    ReasoningQuery,
-    Rewriter,
-    RewrittenQuery,
-)
+from soundingline.pipelines.rewrite import QueryContext, ReasoningQuery, Rewriter, RewrittenQuery
 from soundingline.pipelines.stage import Collection, search_notes
 from soundingline.toolkit.data import SearchRequest, Topic, Unit
 from soundingline.toolkit.errors import InputError

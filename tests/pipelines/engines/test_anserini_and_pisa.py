@@ -21,11 +21,7 @@ from support.engines import lucene, measured, real, sharing_engine
 from support.needs import cases
 
 from soundingline.pipelines.engines import anserini
-from soundingline.pipelines.engines.anserini import (
-    AnseriniEngine,
-    find_jar,
-    find_java,
-)
+from soundingline.pipelines.engines.anserini import AnseriniEngine, find_jar, find_java
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalIndex

@@ -27,12 +27,7 @@ from soundingline.pipelines.enrich.enrichment import (
 )
 from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.enrich.llm_phrases import TASKS, ModelPhrases, WeightedPhrases
-from soundingline.pipelines.enrich.phrases import (
-    PhraseFile,
-    PhraseSource,
-    clean,
-    read_phrases,
-)
+from soundingline.pipelines.enrich.phrases import PhraseFile, PhraseSource, clean, read_phrases
 from soundingline.pipelines.fusion import OracleRetriever, ReciprocalRankFusion
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
@@ -373,11 +368,7 @@ def test_a_retriever_that_an_enrichment_does_not_reach_is_refused(around):
     likelihood = around(QueryLikelihood())
     compose(likelihood, enrichment=query)
     for retriever, enrichment, message in (
-        (
-            likelihood,
-            corpus,
-            "needs enriched documents, which .* valid: weighted queries",
-        ),
+        (likelihood, corpus, "needs enriched documents, which .* valid: weighted queries"),
         (around(OtherRetriever()), corpus, "needs enriched documents"),
         (around(OtherRetriever()), query, "needs weighted queries.* valid: nothing"),
     ):

@@ -35,12 +35,7 @@ from soundingline.pipelines.learned.encoding import (
     encode_shard,
     merged,
 )
-from soundingline.pipelines.learned.splade import (
-    Sparta,
-    Splade,
-    sparta_retriever,
-    splade_retriever,
-)
+from soundingline.pipelines.learned.splade import Sparta, Splade, sparta_retriever, splade_retriever
 from soundingline.pipelines.learned.vectors import VectorEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit

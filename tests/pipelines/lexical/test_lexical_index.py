@@ -482,14 +482,7 @@ def test_forms_of_equal_hashes_are_told_apart(monkeypatch):
     # What is compiled holds the factors that it was compiled with, so it runs as Python here.
     monkeypatch.setattr(word_break, "_FACTOR", np.uint64(0))
     monkeypatch.setattr(word_break, "_LAST_FACTOR", np.uint64(0))
-    for name in (
-        "number_forms",
-        "find_form",
-        "keep_form",
-        "is_at",
-        "move",
-        "first_slot",
-    ):
+    for name in ("number_forms", "find_form", "keep_form", "is_at", "move", "first_slot"):
         monkeypatch.setattr(word_break, name, getattr(word_break, name).py_func)
     monkeypatch.setattr(word_break, "_SLOTS", 4)
     lines = ["ab ba abc ab", "b a ab ba ca", "abc a b onelongword twolongword onelongword"]

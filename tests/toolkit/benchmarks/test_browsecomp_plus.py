@@ -285,14 +285,7 @@ def test_samples_are_seeded_nested_and_in_order(folder):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sample": 831},
-        {"sample": 0},
-        {"limit": True},
-        {"split": "train"},
-        {"seed": True},
-    ],
+    "wrong", [{"sample": 831}, {"sample": 0}, {"limit": True}, {"split": "train"}, {"seed": True}]
 )
 def test_impossible_slices_are_refused(folder, wrong):
     refused(f"^{next(iter(wrong))}=", many, folder, **wrong)

@@ -23,13 +23,7 @@ from ir_datasets.formats import (
 )
 from ir_datasets.util import LocalDownload, RequestsDownload
 from support.assertions import refused
-from support.benchmarks import (
-    HARBOUR,
-    SmallBenchmark,
-    prepare_beir,
-    prepare_vaswani,
-    write_jsonl,
-)
+from support.benchmarks import HARBOUR, SmallBenchmark, prepare_beir, prepare_vaswani, write_jsonl
 
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
