@@ -492,17 +492,6 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
         refused(message, Navigator, prompt=prompt)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("rounds", "queries", "requirements", "pool", "shown", "listed", "patience"),
-        *("ordered", "enough", "librarians", "librarian_seconds"),
-    ],
-)
-def test_impossible_settings_are_refused(name):
-    refused(name, Navigator, **{name: 0})
-
-
 # Without a model: requirements read from a question, and plans by rules.
 
 RULE_QUESTION = (

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from support.assertions import refused
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, call, calling, saying, search
 
@@ -127,15 +126,3 @@ def test_a_question_whose_search_finds_nothing_is_still_answered():
 def test_budgets_end_a_question_as_those_of_other_agents():
     trajectory = run(ScriptedModel(last=saying(CITED)), query="model", budget=Budget(turns=1))
     assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns")
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"query": "title"}, "agent.query is 'title'. valid: question, model"),
-        ({"units": 0}, "agent.units"),
-        ({"tokens": 0}, "agent.tokens"),
-    ],
-)
-def test_impossible_settings_are_refused(setting, message):
-    refused(message, RagAgent, **setting)

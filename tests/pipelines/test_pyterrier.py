@@ -409,23 +409,26 @@ def test_a_cutoff_after_texts_is_made_before_them(index):
 # Optional packages.
 
 
-@pytest.mark.parametrize(
-    ("make", "extra"),
-    [
-        (MonoT5, "rerank"),
-        (CrossEncoder, "rerank"),
-        (RankLLaMA, "rerank"),
-        (ColBERTReranker, "learned"),
-        (lambda: Dense("some/model"), "learned"),
-        (Splade, "learned"),
-    ],
-)
-def test_without_the_packages_of_models_the_extra_of_the_stage_is_named(
-    make, extra, index, monkeypatch
-):
+SCORERS = [(kind, "rerank") for kind in (MonoT5, CrossEncoder, RankLLaMA)]
+SCORERS += [(ColBERTReranker, "learned")]
+ABSENT = r"the package \w+ is not installed\. .*\[{}\]'"
+
+
+@pytest.fixture
+def without_packages(monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
-    stage = make()
-    message = rf"the package \w+ is not installed\. .*\[{extra}\]'"
-    if isinstance(stage, Scorer):
-        refused(message, lambda: (index.bm25() >> RerankTop(stage, texts=index.texts))(QUERIES))
-    refused(message, lambda: stage.validate(LexicalEngine()))
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize(
+    ("make", "extra"), [*SCORERS, (lambda: Dense("some/model"), "learned"), (Splade, "learned")]
+)
+def test_without_the_packages_of_models_the_extra_of_the_stage_is_named(make, extra):
+    refused(ABSENT.format(extra), lambda: make().validate(LexicalEngine()))
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize(("make", "extra"), SCORERS)
+def test_without_the_packages_of_a_scorer_its_extra_is_named_where_it_scores(make, extra, index):
+    stage = RerankTop(make(), texts=index.texts)
+    refused(ABSENT.format(extra), lambda: (index.bm25() >> stage)(QUERIES))

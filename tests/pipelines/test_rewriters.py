@@ -323,12 +323,7 @@ def test_without_a_passage_the_query_is_searched(collection, answer):
     assert stage.counts["empty"] + stage.counts["refused"] == 1
 
 
-def test_settings_of_hyde_are_checked(collection):
-    for arguments, message in (
-        ({"apply_to": "all"}, "apply_to is 'all'"),
-        ({"task": "poem"}, "task is 'poem'"),
-    ):
-        refused(message, HyDE, **arguments)
+def test_hyde_needs_a_collection_and_a_model(collection):
     refused("is not bound", lambda: HyDE().transform(FRAME))
     with pytest.raises(InputError, match="ModelText asks a language model, and there is none"):
         HyDE().bind(collection).transform(FRAME)

@@ -543,26 +543,6 @@ def test_every_task_has_a_prompt_for_each_side(task):
         assert len(texts) == len(TASKS)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Enrichment(), "neither side"),
-        (lambda: Enrichment(query=FeedbackPhrases(), weight=-1), "weight is -1"),
-        (lambda: Enrichment(query=FeedbackPhrases(), form="mine"), "form is 'mine'"),
-        (lambda: ModelPhrases(task="weather"), "task is 'weather'"),
-        (lambda: Enrichment(query=WeightedPhrases(exclusions="all")), "exclusions is 'all'"),
-        (lambda: Enrichment(query=WeightedPhrases(), form="published"), "these have weights"),
-        (lambda: Enrichment(query=WeightedPhrases()).before(QueryLikelihood()), "apply to BM25"),
-        (lambda: ModelPhrases(max_characters=0), "max_characters=0"),
-        (lambda: ModelPhrases(max_characters=2.5), "max_characters=2.5"),
-        (lambda: FeedbackPhrases(phrases=2.5), "phrases=2.5"),
-        (lambda: FeedbackPhrases(fb_docs=0), "fb_docs=0"),
-    ],
-)
-def test_impossible_settings_are_refused(make, message):
-    refused(message, make)
-
-
 def test_a_prompt_of_ones_own_is_for_one_side(tmp_path):
     path = tmp_path / "own.txt"
     path.write_text("{query} {phrases} {words}")
@@ -807,20 +787,6 @@ def test_the_limit_is_tau_times_the_documents_rounded_down_and_may_be_below_one(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"tau": 0.0}, "tau is 0.0"),
-        ({"tau": 1.5}, "tau is 1.5"),
-        ({"tau": float("nan")}, "tau is nan"),
-        ({"rule": "mine"}, "rule is 'mine'"),
-        ({"unseen": "ask"}, "unseen is 'ask'"),
-    ],
-)
-def test_other_settings_are_refused(arguments, message):
-    refused(message, lambda: DfFilter(**arguments))
-
-
-@pytest.mark.parametrize(
     ("answer", "phrases"),
     [
         ('{"keywords": ["tidal range", "quay"]}', ["tidal range", "quay"]),
@@ -864,8 +830,3 @@ def test_cleaned_phrases_are_usable_whatever_came(proposed):
     assert clean(phrases, 10, 4)[0] == phrases
     assert all(phrase.isprintable() and phrase == " ".join(phrase.split()) for phrase in phrases)
     assert json.loads(json.dumps(phrases)) == list(phrases)
-
-
-@pytest.mark.parametrize("limits", [{"phrases": 0}, {"words": -1}, {"phrases": True}])
-def test_limits_without_meaning_are_refused(limits):
-    refused("valid: a whole number, 1 or more", lambda: PhraseFile(path="phrases.jsonl", **limits))

@@ -116,10 +116,6 @@ def test_without_a_text_the_query_is_searched_as_it_is(asked):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ModelText().for_documents([], None), "for queries, and not for documents"),
-        (lambda: ModelText(method="hydra"), "method is 'hydra'"),
-        (lambda: ModelText(method="chain_of_thought", task="maze"), "task is 'maze'"),
-        (lambda: Enrichment(query=ModelText(), apply_to="both"), "apply_to is 'both'"),
         (
             lambda: Doc2Query().for_queries([QueryContext("mill")], None),
             "for documents, and not for queries",

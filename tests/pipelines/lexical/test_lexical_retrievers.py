@@ -31,10 +31,8 @@ from support.needs import cases, needs
 
 from soundingline.pipelines import BM25, QueryLikelihood
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.compose import MaxP, compose
+from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.engines.pisa import PisaEngine
-from soundingline.pipelines.enrich.enrichment import Enrichment
-from soundingline.pipelines.enrich.feedback import FeedbackPhrases
 from soundingline.pipelines.lexical import bm25, crossfit, forward
 from soundingline.pipelines.lexical import grid as grid_module
 from soundingline.pipelines.lexical.bm25 import ScoreBuffers, best, searches_at_once
@@ -828,13 +826,6 @@ def test_texts_come_from_the_collection_if_the_index_has_none(tmp_path):
     found = ranked(BM25(operators="phrases").bind(collection), '"tide mill"')
     assert found.keys() == {name for name, u in by_id.items() if occurs("tide mill", u.text)}
     refused("stores no texts", lambda: ranked(BM25(operators="phrases", index=made), '"tide mill"'))
-
-
-def test_operators_without_meaning_are_refused():
-    refused("operators is 'quotes'", lambda: BM25(operators="quotes"))
-    refused("BM25 needs operators", lambda: BM25(operators="phrases").validate(PisaEngine()))
-    enrichment = Enrichment(query=FeedbackPhrases())
-    refused("weighted queries", lambda: compose(BM25(operators="phrases"), enrichment=enrichment))
 
 
 # Query likelihood and RM3.
