@@ -265,6 +265,7 @@ def test_questions_needed_have_the_power_and_one_less_has_not(effect, alpha, pow
     st.sampled_from(["percentile", "BCa"]),
 )
 @example([0.5, 0.25], -11.0, "randomisation", "percentile")
+@example([0.5, 0.25], -9.0, "randomisation", "percentile")
 @settings(deadline=None, max_examples=cases(60))
 def test_wins_and_losses_that_nearly_cancel_are_compared_like_others(
     sizes, exponent, test, interval
