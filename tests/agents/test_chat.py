@@ -14,6 +14,7 @@ import pytest
 from support.assertions import refused
 from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
+from support.runs import ended
 
 from soundingline.agents import prompt
 from soundingline.agents.base import Budget, RunResources
@@ -92,10 +93,6 @@ def ask(model, *, session=None, clock=time.monotonic, **arguments):
     limits = {name: arguments.pop(name) for name in list(arguments) if name in LIMITS}
     agent = ChatAgent(model=model, budget=Budget(**limits), clock=clock, **arguments)
     return asyncio.run(agent.run(QUESTION, session or tool()))
-
-
-def ended(trajectory):
-    return trajectory.status, trajectory.reason
 
 
 def roles(trajectory):
@@ -668,10 +665,6 @@ def choices(model):
     return [request.settings.tool_choice for request in model.requests]
 
 
-def last_words(model, number):
-    return str(model.requests[number].messages[-1]["content"])
-
-
 # The reminder of the answer format.
 
 
@@ -700,7 +693,7 @@ def test_an_answer_without_the_format_is_accepted_after_one_reminder(text, after
     assert counts(trajectory) == [0, reminded]
     assert len(trajectory.calls) == max(1, len(after))
     assert (trajectory.answer.exact == "Torvald Brekke") == (reminded or text == ANSWER)
-    asked = [last_words(model, number) for number in range(2, len(model.requests))]
+    asked = [model.last_message(number) for number in range(2, len(model.requests))]
     assert ["Exact Answer:" in words for words in asked] == [True, False][: len(asked)]
 
 
@@ -767,7 +760,7 @@ def test_the_reminder_offers_a_call_only_where_tools_are_open(prompt, turns, wan
     trajectory = ask(model, prompt=prompt, remind=True, turns=turns)
     assert ended(trajectory) == wanted and demands(trajectory) == ["reminder"]
     assert trajectory.answer.exact == "Torvald Brekke" and choices(model)[2] == last_choice
-    reminder = last_words(model, 2)
+    reminder = model.last_message(2)
     assert "Your last reply is no answer yet" in reminder
     assert ("call it now" in reminder) == (turns is None)
     assert ("no tools to call now" in reminder) == (turns is not None)
@@ -778,14 +771,14 @@ def test_no_call_is_offered_when_time_is_nearly_over_and_to_an_agent_without_too
     clock = Clock()
     model = ScriptedModel(clock.then(250, calling()), saying(PROSE), saying())
     ask(model, clock=clock, seconds=300, remind=True)
-    assert last_words(model, 1) == PROMPT["steer"]
-    assert "no tools to call now" in last_words(model, 2)
+    assert model.last_message(1) == PROMPT["steer"]
+    assert "no tools to call now" in model.last_message(2)
     model = ScriptedModel(saying(PROSE), saying())
     agent = ClosedBookAgent(model=model, remind=True, first_call="search")
     trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool()))
     assert ended(trajectory) == ("completed", "") and demands(trajectory) == ["reminder"]
     assert trajectory.answer.exact == "Torvald Brekke" and choices(model) == ["auto", "auto"]
-    assert "no tools to call now" in last_words(model, 1)
+    assert "no tools to call now" in model.last_message(1)
 
 
 # A search first.
@@ -925,7 +918,7 @@ def test_a_prompt_may_have_words_of_its_own_for_the_reminder(tmp_path):
         path.write_text(f"{path.read_text()}{own}")
         model = ScriptedModel(calling(), saying(PROSE), saying())
         ask(model, prompt=str(path), remind=True, turns=turns)
-        assert last_words(model, 2) == words
+        assert model.last_message(2) == words
 
 
 def test_what_may_be_demanded_is_in_the_fingerprints_of_agents_that_demand_it(monkeypatch):

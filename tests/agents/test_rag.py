@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, call, calling, saying, search
+from support.runs import ended
 
 from soundingline.agents.base import Budget
 from soundingline.agents.rag import RagAgent
@@ -113,7 +114,7 @@ def test_the_model_may_write_the_query_and_the_question_takes_its_place(reply, q
 
 def test_calls_after_the_reading_are_refused_and_end_the_question():
     trajectory = run(ScriptedModel(last=calling()), units=1)
-    assert (trajectory.status, trajectory.reason) == ("steered", "no_answer")
+    assert ended(trajectory) == ("steered", "no_answer")
     assert [each.error for each in trajectory.calls[2:]] == ["blocked"] * 3
 
 
@@ -125,4 +126,4 @@ def test_a_question_whose_search_finds_nothing_is_still_answered():
 
 def test_budgets_end_a_question_as_those_of_other_agents():
     trajectory = run(ScriptedModel(last=saying(CITED)), query="model", budget=Budget(turns=1))
-    assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns")
+    assert ended(trajectory) == ("out_of_turns", "turns")

@@ -360,16 +360,6 @@ def test_loading_and_merging_say_nothing(adapters, capfd, recwarn):
     assert not any("lora" in name for name, _ in network.named_parameters())
 
 
-class Canary:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def __reduce__(self):
-        return Path.touch, (self.place,)
-
-
 @pytest.mark.parametrize("answer", ["y\n", ""])
 def test_code_that_a_checkpoint_brings_is_not_run_and_nobody_is_asked(
     answer, tmp_path, monkeypatch
@@ -403,7 +393,7 @@ def test_pickled_weights_run_nothing(kind, adapters, tmp_path):
     for path in (adapters / kind).glob("*.json"):
         (model / path.name).write_bytes(path.read_bytes())
     name = {"llama": "pytorch_model.bin", "adapter": "adapter_model.bin"}[kind]
-    torch.save({"embed_tokens.weight": Canary(tmp_path / "canary")}, model / name)
+    torch.save({"embed_tokens.weight": checkpoints.Canary(tmp_path / "canary")}, model / name)
     refused("cannot be loaded", lambda: Checkpoint(BODY, str(model)).load(PLACE))
     assert not (tmp_path / "canary").exists()
 

@@ -10,6 +10,7 @@ import pyterrier as pt
 import pytest
 from support.assertions import refused
 from support.needs import needs
+from support.pairs import Lengths, by_length
 
 from soundingline.pipelines import (
     Q2Q,
@@ -62,17 +63,6 @@ def qrels():
     chance = random.Random(7)
     rows = [(qid, f"d{n}", 1) for qid in QUERIES["qid"] for n in chance.sample(range(200), 20)]
     return pd.DataFrame(rows, columns=["qid", "docno", "label"])
-
-
-class Lengths(Scorer):
-    """Scores a text by its length."""
-
-    def score(self, queries, texts):
-        return [float(len(text)) for text in texts]
-
-
-def by_length(index, **arguments):
-    return RerankTop(Lengths(), texts=index.texts, **arguments)
 
 
 # Parameters.

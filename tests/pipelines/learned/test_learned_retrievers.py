@@ -615,21 +615,11 @@ def test_a_folder_of_something_else_is_refused(content, tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-class Canary:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def __reduce__(self):
-        return Path.touch, (self.place,)
-
-
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
 @pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive"])
 def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, tmp_path):
     blocks = encode_units(numbered_units(3), Counting(), tmp_path)
-    path, canary = tmp_path / "000000" / name, Canary(tmp_path / "canary")
+    path, canary = tmp_path / "000000" / name, checkpoints.Canary(tmp_path / "canary")
     with path.open("wb") as stream:
         if kind == "array of objects":
             np.save(stream, np.array([canary], dtype=object), allow_pickle=True)
