@@ -8,11 +8,13 @@ from soundingline.toolkit.errors import InputError
 
 
 def refused(message, act, /, *arguments, **settings):
-    """Assert that `act(*arguments, **settings)` is refused in one line, in which the pattern
-    `message` occurs."""
-    with pytest.raises(InputError, match=message) as error:
+    """The line in which `act(*arguments, **settings)` is refused, in which the pattern `message`
+    must occur."""
+    with pytest.raises(InputError, match=message or None) as error:
         act(*arguments, **settings)
-    assert "\n" not in str(error.value)
+    line = str(error.value)
+    assert "\n" not in line
+    return line
 
 
 _FACTOR = 8

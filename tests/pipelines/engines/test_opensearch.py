@@ -308,10 +308,9 @@ def test_terms_of_our_own_analyzers_are_made_here(unprobed, proxy, tmp_path):
 
 @pytest.mark.parametrize(("k1", "b"), SETTINGS)
 def test_a_server_with_another_bm25_is_refused_with_both_numbers(index, ours, k1, b):
-    with pytest.raises(InputError) as refused:
-        index.rank(["alpha"], index.bm25(k1, b), 5)
     shown = rf"term '(.+)' in document (\d+) (\S+) where BM25 with k1={k1:g}, b={b:g} is (\S+)\. "
-    term, number, theirs, lucenes = re.search(shown, str(refused.value)).groups()
+    line = refused(shown, index.rank, ["alpha"], index.bm25(k1, b), 5)
+    term, number, theirs, lucenes = re.search(shown, line).groups()
     ((expected,),) = ours.score([[term]], [np.array([int(number)])], ours.bm25(k1, b))
     assert float(lucenes) == pytest.approx(float(expected), rel=1e-4)
     assert float(theirs) != pytest.approx(float(expected), rel=0.1)
@@ -543,7 +542,6 @@ def test_a_lost_connection_is_made_again_and_a_slow_cluster_is_named(
     proxy.answers = [lambda method, path, body: time.sleep(0.3)]
     with pytest.raises(InputError, match=r"no answer to GET /\S+ within 0.1 s"):
         engine(proxy.url, timeout_s=0.1).open(loaded)
-    refused(r"127.0.0.1:9 cannot be reached", lambda: engine("http://127.0.0.1:9").open(loaded))
 
 
 def test_a_cluster_that_never_answered_is_waited_for_less_long_than_one_that_did(
@@ -674,12 +672,9 @@ def test_credentials_come_from_the_environment_and_reach_no_file_and_no_message(
         assert file.is_dir() or b"s3cret" not in file.read_bytes()
     for status, message in [(401, "the credentials are wrong"), (403, "does not allow GET")]:
         proxy.answers = [times(1, (status, {}, wrong))]
-        with pytest.raises(InputError, match=message) as raised:
-            engine(proxy.url).open(loaded)
-        assert "s3cret" not in str(raised.value)
-    with pytest.raises(InputError, match="set OPENSEARCH_USERNAME and") as raised:
-        engine("https://alice:s3cret-word@search.example.org").open(loaded)
-    assert "s3cret" not in str(raised.value)
+        assert "s3cret" not in refused(message, engine(proxy.url).open, loaded)
+    own = engine("https://alice:s3cret-word@search.example.org")
+    assert "s3cret" not in refused("set OPENSEARCH_USERNAME and", own.open, loaded)
 
 
 def test_tls_that_fails_names_the_option(proxy, loaded):
