@@ -5,17 +5,15 @@ import asyncio
 import doctest
 import json
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pandas as pd
 import pyterrier as pt
 import pytest
 from support.assertions import refused
 from support.benchmarks import store_of
+from support.commands import run_command
 from support.llm_model import (
     ANSWER,
     QuestionModel,
@@ -460,7 +458,6 @@ def test_a_rewriter_that_is_refused_or_has_no_money_ends_the_question_as_the_age
 
 # Queries to questions.
 
-ROOT = Path(__file__).resolve().parents[2]
 KING = "What is a king?"
 
 
@@ -781,7 +778,6 @@ def test_replies_are_read_from_the_cache_as_they_were_the_first_time(tmp_path):
 PROCESS = """
 import sys
 from pathlib import Path
-sys.path[:0] = sys.argv[2:]
 from support.llm_model import QuestionModel, asking, frame
 from soundingline.pipelines.q2q import Q2Q
 model = QuestionModel()
@@ -795,10 +791,8 @@ def test_another_process_finds_what_this_one_asked(tmp_path):
     with asking(QuestionModel()) as llm:
         stage = Q2Q(model=llm, cache=tmp_path, reasoning=True)
         (asked,) = rewritten(stage, "king", reasoning=["of chess"])
-    paths = [str(ROOT), str(ROOT / "tests")]
-    command = [sys.executable, "-c", PROCESS, str(tmp_path), *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{[asked]} 0\n"
+    done = run_command("-c", PROCESS, str(tmp_path))
+    assert done.stdout == f"{[asked]} 0\n", done.stderr
 
 
 @pytest.mark.parametrize(
