@@ -207,6 +207,7 @@ HOSTILE = {
     "empty lines": ("rewritten query", Text("\n", "\n", "", "x")),
     "one long number": ("permutation", Text("1", "2", "x")),
     "digits that no bracket closes": ("passage numbers", Text("1", "1", "[")),
+    "stops before closing brackets": ("sentences", Text("...", ")", "", "x. ")),
     "one line without a break": ("pages of a document", Text("word ", "word ")),
     "a name of stop words": ("candidates", Text("The ", "The ")),
     "a sentence of clue words": ("votes", Text("mill 1 ", "mill 1 ")),

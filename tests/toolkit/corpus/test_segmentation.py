@@ -115,11 +115,6 @@ def test_the_last_start_found_backwards_is_the_last_found_forwards(text, limit, 
     assert last_sentence_start(text, 0, limit, near) == expected
 
 
-def test_a_million_stops_take_no_more_than_linear_time():
-    text = "..." * 200_000 + ")" * 100_000 + "x. " * 100_000
-    assert len(rule_spans(text)) >= 1
-
-
 @given(TRICKY, st.integers(1, 30))
 def test_lines_partition_the_text_and_none_is_too_wide_or_empty(text, width):
     assert "".join(lines(text, width)) == text
