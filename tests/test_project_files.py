@@ -63,7 +63,9 @@ def test_every_file_of_the_tests_that_a_page_names_exists(page):
 
 
 def test_a_skill_has_a_name_and_a_description():
-    for page in (ROOT / "skills").rglob("SKILL.md"):
+    pages = list((ROOT / "skills").rglob("SKILL.md"))
+    assert pages
+    for page in pages:
         head = yaml.safe_load(page.read_text(encoding="utf-8").split("---")[1])
         assert head["name"] == page.parent.name
         assert head["description"]
