@@ -314,7 +314,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
     ],
 )
 def test_impossible_settings_are_refused(tool, setting):
-    refused(re.escape(setting), eval, f"tool({setting})")
+    refused(re.escape(setting), eval, f"tool({setting})", {"tool": tool})
 
 
 # The evidence tiers.
