@@ -518,13 +518,12 @@ def forms_that_cannot_fail(source):
         if not isinstance(test, tests) or not test.name.startswith("test_"):
             continue
         for node in nodes_of(test):
-            inside = list(ast.walk(node))
             if isinstance(node, ast.Return):
                 yield f"{node.lineno}: {test.name} returns before its end"
             elif isinstance(node, ast.If) and not node.orelse:
-                if any(map(asserts, inside)):
+                if any(map(asserts, ast.walk(node))):
                     yield f"{node.lineno}: {test.name} asserts inside `if` without `else`"
-            elif isinstance(node, ast.Assert) and any(map(is_get_with_default, inside)):
+            elif isinstance(node, ast.Assert) and any(map(is_get_with_default, ast.walk(node))):
                 yield f"{node.lineno}: {test.name} asserts what `.get` gives by default"
 
 
