@@ -497,3 +497,79 @@ def test_few_files_are_small_and_few_have_one_importer():
         if not is_package and len(source.splitlines()) < 60
     ]
     assert len(small) <= 4, small
+
+
+# Forms of a test by which an assertion is skipped, or true whatever the product does.
+
+
+def nodes_of(test):
+    """The nodes of a test without those of the functions that it defines."""
+    for node in ast.iter_child_nodes(test):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield node
+            yield from nodes_of(node)
+
+
+def forms_that_cannot_fail(source):
+    """One line for each `return`, each `if` without `else` that holds an assertion, and each
+    `.get` with a default in an assertion, of each test."""
+    tests = (ast.FunctionDef, ast.AsyncFunctionDef)
+    for test in ast.walk(ast.parse(source)):
+        if not isinstance(test, tests) or not test.name.startswith("test_"):
+            continue
+        for node in nodes_of(test):
+            if isinstance(node, ast.Return):
+                yield f"{node.lineno}: {test.name} returns before its end"
+            elif isinstance(node, ast.If) and not node.orelse:
+                if any(map(asserts, ast.walk(node))):
+                    yield f"{node.lineno}: {test.name} asserts inside `if` without `else`"
+            elif isinstance(node, ast.Assert) and any(map(is_get_with_default, ast.walk(node))):
+                yield f"{node.lineno}: {test.name} asserts what `.get` gives by default"
+
+
+def asserts(node):
+    name = getattr(node.func, "attr", getattr(node.func, "id", "")) if is_call(node) else ""
+    return isinstance(node, ast.Assert) or name in ("refused", "raises") or name[:7] == "assert_"
+
+
+def is_call(node):
+    return isinstance(node, ast.Call)
+
+
+def is_get_with_default(node):
+    return is_call(node) and getattr(node.func, "attr", "") == "get" and len(node.args) == 2
+
+
+# Folders whose tests still have such forms, and how many.
+OPEN = ("experiments", "golden", "integration", "papers", "pipelines/rerank")
+OPEN += ("toolkit/llm", "toolkit/report", "toolkit/test_messages.py")
+
+
+def test_tests_have_no_form_that_cannot_fail():
+    found, left = [], []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        name = path.relative_to(ROOT / "tests").as_posix()
+        forms = forms_that_cannot_fail(path.read_text(encoding="utf-8"))
+        (left if name.startswith(OPEN) else found).extend(f"{name}:{form}" for form in forms)
+    assert not found
+    assert len(left) <= 36, "\n".join(left)
+
+
+@pytest.mark.parametrize(
+    ("body", "forms"),
+    [
+        ("assert f(x) == 1", 0),
+        ("if x:\n  assert f()\nelse:\n  assert g()", 0),
+        ("if x:\n  y = 1\nassert f(y)", 0),
+        ("def inner():\n  return 1\nassert f(inner) and f.get('x') == 1", 0),
+        ("if x:\n  return\nassert f()", 1),
+        ("for each in x:\n  if each:\n    assert f(each)", 1),
+        ("if x:\n  refused('depth', f, x)", 1),
+        ("assert counts.get('x', 1) == 1", 1),
+        ("assert [counts.get(each, 0) for each in x] == [0]", 1),
+    ],
+)
+def test_a_form_that_cannot_fail_is_found(body, forms):
+    source = "def test_it(x):\n" + "".join(f"  {line}\n" for line in body.split("\n"))
+    assert len(list(forms_that_cannot_fail(source))) == forms
+    assert list(forms_that_cannot_fail(source.replace("test_it", "helper"))) == []

@@ -63,7 +63,9 @@ def test_every_file_of_the_tests_that_a_page_names_exists(page):
 
 
 def test_a_skill_has_a_name_and_a_description():
-    for page in (ROOT / "skills").rglob("SKILL.md"):
+    pages = list((ROOT / "skills").rglob("SKILL.md"))
+    assert pages
+    for page in pages:
         head = yaml.safe_load(page.read_text(encoding="utf-8").split("---")[1])
         assert head["name"] == page.parent.name
         assert head["description"]
@@ -117,10 +119,7 @@ def test_pages_are_few_and_their_lines_fit_a_screen():
     ("everything", "outcome"), [(False, pytest.skip.Exception), (True, pytest.fail.Exception)]
 )
 def test_absent_collections_are_told_with_where_they_come_from(
-    tmp_path,
-    monkeypatch,
-    everything,
-    outcome,
+    tmp_path, monkeypatch, everything, outcome
 ):
     monkeypatch.setenv("CI", "true")  # which every public service sets
     monkeypatch.setattr(required, "REQUIRED", everything)
@@ -137,9 +136,7 @@ def test_absent_collections_are_told_with_where_they_come_from(
     assert collections(tmp_path) == tmp_path
 
 
-def test_an_absent_package_skips_unless_everything_must_be_there(
-    monkeypatch,
-):
+def test_an_absent_package_skips_unless_everything_must_be_there(monkeypatch):
     for everything, skips in ((False, True), (True, False)):
         monkeypatch.setattr(required, "REQUIRED", everything)
         mark = needs(("json", "no_such_package"), "llm").mark

@@ -129,6 +129,10 @@ class ScriptedModel:
             raise step
         return step
 
+    def last_message(self, number):
+        """The text of the last message of a request."""
+        return str(self.requests[number].messages[-1]["content"])
+
     async def close(self):
         self.closed += 1
 
