@@ -85,7 +85,7 @@ COMMANDS = {
     "compare": ("evaluate:compare", "Compare runs with paired tests and write a report."),
     "judge": ("evaluate:judge", "Measure how far the judges of a run agree."),
     "calibrate": (
-        "training:calibrate",
+        "distillation:calibrate",
         "Fit the probabilities of a requirement scorer to judgements.",
     ),
     "distill": (
@@ -103,7 +103,6 @@ COMMANDS = {
         "evaluate:slices",
         "Draw the slices of Pi-Serini from a ranking of BrowseComp-Plus by default BM25.",
     ),
-    "train": ("training:train", "Train a re-ranker on the judgements of a benchmark."),
     "caches": ("maintenance:caches", "Show what the caches hold, and prune them."),
     "list": (
         "maintenance:list_options",
