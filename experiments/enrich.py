@@ -9,6 +9,7 @@ from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
 from soundingline.experiments.config import Settings
@@ -77,7 +78,8 @@ def enrich(settings: Settings) -> None:
             "paths.caches is null, and phrases are stored there", do="name a folder for caches"
         )
     engine, segmenter = make(config.engine), make(config.unit)
-    stages = make_stages(config)
+    budget: Budget = make(config.budget)
+    stages = make_stages(config, budget)
     stages.validate(engine)
     stage = stages.transformers.get("enrichment")
     if not isinstance(stage, Enrichment) or stage.corpus is None:
@@ -93,7 +95,7 @@ def enrich(settings: Settings) -> None:
     left = 0
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
-        ask_missing(settings, stages, stage.corpus, prepared, collection, form)
+        ask_missing(settings, budget, stages, stage.corpus, prepared, collection, form)
         if shard:
             left = sum(stage.corpus.missing_flags(units, len(units), collection))
     elif shard:
@@ -109,6 +111,7 @@ def enrich(settings: Settings) -> None:
 
 def ask_missing(
     settings: Settings,
+    budget: Budget,
     stages: Stages,
     source: ModelPhrases,
     prepared: IndexedCollection,
@@ -133,9 +136,9 @@ def ask_missing(
         remove_leftovers(folder.path)  # of a start that was killed after its last reply
         return
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
-    cap = make(config.budget).run_dollars
+    cap = budget.run_dollars
     with (
-        open_run(settings, folder, prints, factors(settings, RANKING)) as run,
+        open_run(settings, folder, prints, factors(settings, RANKING), budget) as run,
         run.running(stages),
     ):
         folder, ledger = run.folder, run.ledger

@@ -3,95 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from soundingline.agents.base import Agent, Budget
-from soundingline.agents.keyword import SimulatedReader
-from soundingline.experiments.build import declares, language_model, make, make_search_tool
-from soundingline.experiments.collection import texts_in
+from soundingline.experiments.build import declares
+from soundingline.experiments.components import Components, make_components
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
-from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
-from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
-from soundingline.experiments.pipeline import (
-    BoundPipeline,
-    PipelineOpener,
-    Stages,
-    build_pipeline,
-    parts_of,
-    statistics,
-    with_literature_tools,
-)
+from soundingline.experiments.evaluate import evaluated
+from soundingline.experiments.naming import cell_name, factors, run_folder
+from soundingline.experiments.pipeline import PipelineOpener, statistics
 from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
     Progress,
     Rollout,
     RolloutRunner,
     a_failure,
-    check_agent,
     fallbacks,
     listed,
-    repeat_agents,
     resources,
-    simulated_reader,
 )
 from soundingline.experiments.run_context import RunContext, open_run, running
-from soundingline.experiments.sweep import obfuscate_cells
-from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.stage import matching_of
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
-from soundingline.toolkit.llm.blocking import (
-    run_coroutine,
-    version_of_server,
-    weights_fingerprint,
-)
-from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.blocking import run_coroutine, version_of_server
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
 from soundingline.toolkit.search import Literature
-from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.tokens import load_tokenizer
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
-
-
-@dataclass(frozen=True)
-class Components:
-    """What answers the questions: one agent for each repeat, its language model and budget, the
-    pipeline, and the search tool with what counts in it."""
-
-    agents: Sequence[Agent]
-    llm: LanguageModel | None
-    budget: Budget
-    built: BoundPipeline
-    search_tool: SearchTool
-    backend: PipelineBackend
-    parts: Mapping[str, Any]
-    simulated_reader: SimulatedReader | None = None
-
-    def session(self, qid: str) -> SearchTool:
-        """The search tool for one question."""
-        backend, store = self.backend.for_question(qid), self.built.prepared.store
-        matching = matching_of(self.built.parts.get("retriever"))
-        return self.search_tool.open(backend, store, matching=matching)
-
-
-def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
-    """`InputError` for `benchmark.remove_evidence` with a tool that finds documents by other means
-    than the pipeline's rankings."""
-    if benchmark.remove_evidence and isinstance(search_tool, Literature):
-        raise InputError(
-            f"benchmark.remove_evidence=true, and {type(search_tool).__name__} finds documents "
-            "without the pipeline",
-            valid="a tool that shows rankings alone, such as tool=ranked_browsing or tool=top_k",
-            do="choose one, or set benchmark.remove_evidence=false",
-        )
 
 
 def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
@@ -105,14 +45,14 @@ def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRu
     config = settings.config
     check_int("concurrency", config.concurrency)
     parse_measures(list(config.measures))
-    check_judge(config)
     check_stand_in(settings)
     folder = run_folder(settings, cell_name(settings))
-    this, prints = components(settings, opened)
-    with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
+    this, prints = make_components(settings, opened)
+    chosen = factors(settings)
+    with open_run(settings, folder, prints, chosen, this.budget, question_cap=True) as context:
         folder = context.folder
         last = answer(this, context, settings)
-        if last and judges_by_model(config):
+        if last and this.judge.llm:
             # Judging costs money, and the answers may change once the fault is corrected.
             raise stopped(last, context, this)
         cell = evaluate_answers(this, context, settings)
@@ -126,53 +66,16 @@ def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRu
     return cell
 
 
-def components(
-    settings: Settings, opened: PipelineOpener | None = None
-) -> tuple[Components, dict[str, str]]:
-    """What answers the questions of a run, and the fingerprints of all that must be equal when the
-    run is resumed. `InputError` for parts that do not fit together; nothing is written before."""
-    config = settings.config
-    agents, search_tool = repeat_agents(config, config.repeats), make_search_tool(config.tool)
-    agent = agents[0]
-    llm = language_model(config, "llm") if agent.accepts_llm else None
-    budget = make(config.budget)
-    if llm is not None:
-        budget = replace(budget, context_window=llm.context_window)
-    agent = check_agent(agent, llm, budget)
-    searched = agent.calls_tools
-    built = opened() if opened and searched else build_pipeline(config, searched=searched)
-    if built.obfuscated:
-        obfuscate_cells(settings)
-    check_removal(built.benchmark, search_tool)
-    reader = simulated_reader(agent, built.benchmark, partial(texts_in, built.prepared.store))
-    tool_fingerprints: dict[str, str] = {}
-    if agent.calls_tools:
-        search_tool, tool_fingerprints = with_literature_tools(search_tool, built, config)
-    else:
-        built = replace(built, stages=Stages({}))
-    backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    parts = parts_of(search_tool, built)
-    this = Components(agents, llm, budget, built, search_tool, backend, parts, reader)
-    # A tool that cannot make a session, or none for this agent, fails before anything is written.
-    session = this.session("")
-    agent.check_tool(session)
-    prints = {**fingerprints(settings, built), **agent.fingerprints, **tool_fingerprints}
-    if search_tool.tokenizer is not None:
-        prints["tool.tokenizer"] = load_tokenizer(search_tool.tokenizer).fingerprint
-    if weights := weights_fingerprint(llm):
-        prints["llm.content"] = weights
-    return this, {**prints, **agent.tool_fingerprints(session)}
-
-
 def evaluate_answers(this: Components, context: RunContext, settings: Settings) -> EvaluatedRun:
     """Evaluate the answers of a run, and note what does not depend on their number."""
     built, tool = this.built, this.search_tool
-    costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
+    costs = {"once": corpus_costs(built.parts), "index_seconds": built.collection.build_seconds()}
     context.folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
     return evaluated(
         context.folder,
         built.benchmark,
         settings.config,
+        this.judge,
         context.ledger,
         context.servers,
         tool.operators.passages if isinstance(tool, Literature) else None,
@@ -227,7 +130,7 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
     ):
         folder.note_servers({"llm": version_of_server(served.get("model"))})
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
-        shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
+        shared = {**index, "resolver": this.built.collection.resolver, **served, "ledger": ledger}
         shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
 
         def rounds(repeat: int, name: str) -> RoundsFile:

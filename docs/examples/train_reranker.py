@@ -26,13 +26,13 @@ WORLD += ["benchmark.median_words=60", "benchmark.p90_words=200"]
 # The candidates of the questions to learn from, and whether each is relevant.
 
 # %%
-collection = Experiment.compose(*WORLD, "benchmark.split=dev").collection
-judged = collection.benchmark.qrels["evidence"]
-topics = [topic for topic in collection.benchmark.topics if judged.get(topic.qid)]
+built = Experiment.compose(*WORLD, "benchmark.split=dev").built
+judged = built.benchmark.qrels["evidence"]
+topics = [topic for topic in built.benchmark.topics if judged.get(topic.qid)]
 questions = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in topics])
-ranked = collection.pipeline(questions).sort_values(["qid", "rank"])
+ranked = built.pipeline(questions).sort_values(["qid", "rank"])
 candidates = ranked.groupby("qid", sort=False).head(DEPTH)
-examples = judged_examples(candidates, judged, collection.prepared.store.texts)
+examples = judged_examples(candidates, judged, built.collection.store.texts)
 
 # %% [markdown]
 # Training is that of transformers (AdamW, a constant rate), on the first GPU if there is one.

@@ -114,7 +114,7 @@ def test_a_dense_run_that_searches_nothing_yet_imports_no_library_of_models(tmp_
 import os
 os.chdir({str(tmp_path)!r})
 from soundingline.experiments import Experiment
-assert len(Experiment.compose(*{given!r}).collection.prepared.index) == 64
+assert len(Experiment.compose(*{given!r}).built.collection.index) == 64
 """
     assert imported(code, MODELS) == []
 
