@@ -85,7 +85,7 @@ COMMANDS = {
     "compare": ("evaluate:compare", "Compare runs with paired tests and write a report."),
     "judge": ("evaluate:judge", "Measure how far the judges of a run agree."),
     "calibrate": (
-        "distillation:calibrate",
+        "fitting:calibrate",
         "Fit the probabilities of a requirement scorer to judgements.",
     ),
     "distill": (

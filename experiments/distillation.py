@@ -1,5 +1,4 @@
-"""A small scorer of requirements, distilled from a large one as PaSaMaster's (Du et al., 2026), and
-the calibration of a scorer.
+"""A small scorer of requirements, distilled from a large one as PaSaMaster's (Du et al., 2026).
 
 Questions are written for clusters of documents, the system itself collects candidates, a teacher
 scores them, a student learns its scores and is calibrated on other questions (section 2.3).
@@ -10,7 +9,7 @@ from __future__ import annotations
 import copy
 import heapq
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -44,14 +43,13 @@ from soundingline.experiments.pipeline import (
     with_literature_tools,
     writes_obfuscated,
 )
-from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.run import run
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, notify, print_next
+from soundingline.toolkit.console import notify, print_next
 from soundingline.toolkit.data import Document, Topic, Unit
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import dump_json, fingerprint, read_json, write_json, write_text
@@ -70,7 +68,6 @@ from soundingline.toolkit.search.scoring import (
     RequirementScorer,
     training_rows,
 )
-from soundingline.toolkit.trajectory import Trajectory, scored_documents
 
 _MOST_DOCUMENTS = 20_000  # of a larger corpus, these are clustered
 _SHOWN = 5  # documents of a cluster that a question is written from
@@ -446,67 +443,3 @@ def _candidates(inputs: _Inputs, rows: Sequence[Mapping[str, Any]]) -> list[Cand
         )
         candidates.append(CandidateDocument(row["query"], row["docid"], "", evidence))
     return candidates
-
-
-def calibrate(
-    settings: Settings,
-    run: Path,
-    *,
-    method: Annotated[Literal["isotonic", "temperature", "platt"], "the regression"] = "isotonic",
-    out: Annotated[Path, "the file that is written"],
-) -> None:
-    """Fit the probabilities of a requirement scorer to judgements.
-
-    Fits, on what a run of `agent=navigator` has scored, how often a document with such a
-    probability is one of its question's targets. The run should be one on questions that nothing is
-    reported of (a dev split); another run takes the file by `agent.calibration=FILE`.
-    """
-    folder = RunFolder(run)
-    benchmark = recorded_benchmark(folder, settings)
-    targets = benchmark.targets
-    probabilities, met = pairs_of(
-        (trajectory for part in folder.repeats() for trajectory in part.trajectories()), targets
-    )
-    if len(set(met)) < 2:
-        raise InputError(
-            f"{folder.path} has {len(met)} documents with a probability, of which {sum(met)} are "
-            "targets",
-            valid="some of both kinds",
-            do="take a run of agent=navigator on questions with targets, with a scorer that tells "
-            "an overall probability",
-        )
-    manifest = folder.manifest()
-    fitted = {
-        **fit_probabilities(probabilities, met, method),
-        "pairs": len(met),
-        "targets": sum(met),
-        "run": folder.name,
-        "scorer": manifest.get("fingerprints", {}).get("scorer.content", ""),
-        "benchmark": manifest.get("benchmark"),
-    }
-    write_json(out, fitted)
-    mapped = list(map(Calibration(str(out)), probabilities))
-    Console(soft_wrap=True).print(
-        f"{len(met):,} documents, {sum(met):,} of them targets; on these the Brier score is "
-        f"{brier(mapped, met):.4f}, without calibration {brier(probabilities, met):.4f}",
-    )
-    Console(soft_wrap=True).print(str(out))
-    print_next(f"soundingline run with agent=navigator agent.calibration='{out}'")
-
-
-def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[float], list[bool]]:
-    """The probability of each document that was scored, and whether it is a target of its question;
-    questions of unknown targets are left out."""
-    probabilities: list[float] = []
-    met: list[bool] = []
-    for trajectory in trajectories:
-        if trajectory.qid not in targets:
-            continue
-        newest = {
-            docid: document.probability
-            for docid, document in scored_documents(trajectory.rounds).items()
-            if document.probability is not None
-        }
-        probabilities += newest.values()
-        met += [docid in targets[trajectory.qid] for docid in newest]
-    return probabilities, met

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from soundingline.agents.literature.scores import logit
+from soundingline.agents.literature.scores import Calibration, logit
+from soundingline.experiments.config import Settings
+from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.pipelines.checkpoint import BODY, T5, Checkpoint, positions
 from soundingline.pipelines.device import Placement, choose_device, within_memory
 from soundingline.pipelines.rerank.cross_encoder import (
@@ -25,10 +27,13 @@ from soundingline.pipelines.rerank.cross_encoder import (
 from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Texts
+from soundingline.toolkit.console import Console, print_next
 from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import atomic_folder, give_usual_rights
+from soundingline.toolkit.files import atomic_folder, give_usual_rights, write_json
 from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.trajectory import Trajectory, scored_documents
 
 Kind = Literal["monot5", "cross_encoder"]
 _MAX_LENGTH = 512
@@ -223,3 +228,67 @@ def brier(probabilities: Sequence[float], met: Sequence[bool]) -> float:
     """The Brier score: the mean squared difference of probability and outcome."""
     pairs = zip(probabilities, met, strict=True)
     return sum((value - label) ** 2 for value, label in pairs) / len(met)
+
+
+def calibrate(
+    settings: Settings,
+    run: Path,
+    *,
+    method: Annotated[Literal["isotonic", "temperature", "platt"], "the regression"] = "isotonic",
+    out: Annotated[Path, "the file that is written"],
+) -> None:
+    """Fit the probabilities of a requirement scorer to judgements.
+
+    Fits, on what a run of `agent=navigator` has scored, how often a document with such a
+    probability is one of its question's targets. The run should be one on questions that nothing is
+    reported of (a dev split); another run takes the file by `agent.calibration=FILE`.
+    """
+    folder = RunFolder(run)
+    benchmark = recorded_benchmark(folder, settings)
+    targets = benchmark.targets
+    probabilities, met = pairs_of(
+        (trajectory for part in folder.repeats() for trajectory in part.trajectories()), targets
+    )
+    if len(set(met)) < 2:
+        raise InputError(
+            f"{folder.path} has {len(met)} documents with a probability, of which {sum(met)} are "
+            "targets",
+            valid="some of both kinds",
+            do="take a run of agent=navigator on questions with targets, with a scorer that tells "
+            "an overall probability",
+        )
+    manifest = folder.manifest()
+    fitted = {
+        **fit_probabilities(probabilities, met, method),
+        "pairs": len(met),
+        "targets": sum(met),
+        "run": folder.name,
+        "scorer": manifest.get("fingerprints", {}).get("scorer.content", ""),
+        "benchmark": manifest.get("benchmark"),
+    }
+    write_json(out, fitted)
+    mapped = list(map(Calibration(str(out)), probabilities))
+    Console(soft_wrap=True).print(
+        f"{len(met):,} documents, {sum(met):,} of them targets; on these the Brier score is "
+        f"{brier(mapped, met):.4f}, without calibration {brier(probabilities, met):.4f}",
+    )
+    Console(soft_wrap=True).print(str(out))
+    print_next(f"soundingline run with agent=navigator agent.calibration='{out}'")
+
+
+def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[float], list[bool]]:
+    """The probability of each document that was scored, and whether it is a target of its question;
+    questions of unknown targets are left out."""
+    probabilities: list[float] = []
+    met: list[bool] = []
+    for trajectory in trajectories:
+        if trajectory.qid not in targets:
+            continue
+        newest = {
+            docid: document.probability
+            for docid, document in scored_documents(trajectory.rounds).items()
+            if document.probability is not None
+        }
+        probabilities += newest.values()
+        met += [docid in targets[trajectory.qid] for docid in newest]
+    return probabilities, met
