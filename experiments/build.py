@@ -28,6 +28,7 @@ from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.search.session import SearchTool
 
 if TYPE_CHECKING:
+    from soundingline.agents.base import Budget
     from soundingline.pipelines.index_folder import Shard
 
 _WEIGHTS = "weights.json"
@@ -88,10 +89,9 @@ def language_model(config: DictConfig, group: str) -> LanguageModel | None:
     return model
 
 
-def check_price(config: DictConfig, role: str, price: Price, group: str) -> None:
+def check_price(budget: Budget, role: str, price: Price, group: str) -> None:
     """`InputError` where the budget caps what the role may spend and the price that the `group`'s
     option has for its model is unknown."""
-    budget = make(config.budget)
     ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
     ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
 
@@ -106,8 +106,9 @@ def shard_of(config: DictConfig) -> Shard | None:
     return None if indexing.shard is None else Shard(indexing.shard, indexing.shards)
 
 
-def stage_model(config: DictConfig, group: str) -> LanguageModel:
-    """The stage's own language model, else the agent's."""
+def stage_model(config: DictConfig, group: str, budget: Budget) -> LanguageModel:
+    """The stage's own language model, else the agent's. `InputError` if none is chosen, or for an
+    unknown price under a cap of the budget."""
     own = "llm" if group in AGENTS else f"{group}_llm"
     llm = language_model(config, own) or language_model(config, "llm")
     if llm is None:
@@ -117,7 +118,7 @@ def stage_model(config: DictConfig, group: str) -> LanguageModel:
             if own == "llm"
             else f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
         )
-    check_price(config, group, llm.price, own if config[own] else "llm")
+    check_price(budget, group, llm.price, own if config[own] else "llm")
     return llm
 
 

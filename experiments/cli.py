@@ -18,8 +18,8 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import version
 from itertools import takewhile
@@ -85,7 +85,7 @@ COMMANDS = {
     "compare": ("evaluate:compare", "Compare runs with paired tests and write a report."),
     "judge": ("evaluate:judge", "Measure how far the judges of a run agree."),
     "calibrate": (
-        "training:calibrate",
+        "fitting:calibrate",
         "Fit the probabilities of a requirement scorer to judgements.",
     ),
     "distill": (
@@ -103,7 +103,6 @@ COMMANDS = {
         "evaluate:slices",
         "Draw the slices of Pi-Serini from a ranking of BrowseComp-Plus by default BM25.",
     ),
-    "train": ("training:train", "Train a re-ranker on the judgements of a benchmark."),
     "caches": ("maintenance:caches", "Show what the caches hold, and prune them."),
     "list": (
         "maintenance:list_options",
@@ -635,6 +634,14 @@ class _Job:
             raise failed from None
 
 
+@dataclass
+class _SweepEnd:
+    """How the sweep of a command ended: the cells that did not finish, and whether by Ctrl-C."""
+
+    unfinished: Sequence[CellStatus] = ()
+    interrupted: bool = False
+
+
 def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
     """Run a command with the configuration that Hydra composes, or sweep over cells.
 
@@ -643,64 +650,76 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     check_choices(flags.overrides)
     check_name(flags.overrides)
     _check_hydra_flags(flags)
-    job = _Job(name, parser.prog)
-    SweepStart.command, SweepStart.folder = name, None
-    unfinished: list[CellStatus] = []
-    interrupted = False
+    job, end, hydra_flags = _Job(name, parser.prog), _SweepEnd(), parser.hydra_flags(flags)
     try:
-        try:
-            _through_hydra(job, flags, parser.hydra_flags(flags))
-        except SweepRefused as refusal:
-            raise refusal.error from None
-        except KeyboardInterrupt:
-            interrupted = True
-            raise
-        except Exception as error:
-            if SweepStart.folder:
-                wait_for_jobs(SweepStart.folder)
-                check_submission(error)
-            raise
-        finally:
-            os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
-            if SweepStart.folder:
-                from soundingline.experiments.run_context import end_servers
-
-                end_servers()
-                unfinished = end_sweep(SweepStart.folder, interrupted=interrupted)
+        with _ending_sweep(name, end), _hydra(job, [*flags.overrides, *hydra_flags]) as application:
+            try:
+                application()
+            except ConfigCompositionException as error:
+                sys.argv[1:] = [*_overrides_of_start(flags, error), *hydra_flags]
+                application()
     except REFUSED as error:
-        if interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
+        if end.interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, unfinished)
+        return ending(error, end.unfinished)
     except Exception:
-        if not unfinished:
+        if not end.unfinished:
             raise
         return DEFECT  # its traceback was printed with the cells that did not finish
-    return exit_code(unfinished) if job.refused or unfinished else 0
+    return exit_code(end.unfinished) if job.refused or end.unfinished else 0
 
 
-def _through_hydra(job: _Job, flags: argparse.Namespace, hydra_flags: Sequence[str]) -> None:
-    """Have Hydra compose the configuration and run the job or the sweep, or print what its flags
-    ask for. Overrides that the start of a sweep cannot be composed with go to its cells."""
+@contextmanager
+def _ending_sweep(name: str, end: _SweepEnd) -> Iterator[None]:
+    """After the block, in whichever way it ends, end the sweep that it has begun, if it has."""
+    SweepStart.command, SweepStart.folder = name, None
+    try:
+        yield
+    except SweepRefused as refusal:
+        raise refusal.error from None
+    except KeyboardInterrupt:
+        end.interrupted = True
+        raise
+    except Exception as error:
+        if SweepStart.folder:
+            wait_for_jobs(SweepStart.folder)
+            check_submission(error)
+        raise
+    finally:
+        os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
+        if SweepStart.folder:
+            from soundingline.experiments.run_context import end_servers
+
+            end_servers()
+            end.unfinished = end_sweep(SweepStart.folder, interrupted=end.interrupted)
+
+
+@contextmanager
+def _hydra(job: _Job, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
+    """What has Hydra read the arguments of the process, which are `words` during the block, and
+    compose the configuration and run the job or the sweep, or print what its flags ask for."""
     # Hydra prints errors and exits with 1 unless this is set.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
-    application = hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(
-        job
-    )
-    before, words = sys.argv, list(flags.overrides)
-    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    before = sys.argv
+    sys.argv = [before[0], *words]
     try:
-        sys.argv = [before[0], *words, *hydra_flags]
-        application()
-    except ConfigCompositionException as error:
-        if SweepStart.folder or not unknown_key(error):
-            raise
-        late = late_overrides(words, error, search)
-        start = [word for word in words if word not in late]
-        sys.argv = [before[0], *start, f"hydra.sweeper.late={json.dumps(late)}", *hydra_flags]
-        application()
+        yield hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)
     finally:
         sys.argv = before
+
+
+def _overrides_of_start(
+    flags: argparse.Namespace, error: ConfigCompositionException
+) -> Iterator[str]:
+    """The overrides that the start of a sweep can be composed with, and one that hands the others
+    to its cells. Raises `error` if it is not about those."""
+    if SweepStart.folder or not unknown_key(error):
+        raise error
+    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    late = late_overrides(flags.overrides, error, search)
+    yield from (word for word in flags.overrides if word not in late)
+    yield f"hydra.sweeper.late={json.dumps(late)}"
 
 
 def _check_hydra_flags(flags: argparse.Namespace) -> None:

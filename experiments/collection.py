@@ -182,7 +182,7 @@ def prepare(
     def open_index(**settings: Any) -> Any:
         return _opened(engine, store, path, corpus, **settings)
 
-    prepared = IndexedCollection(
+    collection = IndexedCollection(
         store,
         open_index,
         path,
@@ -195,8 +195,8 @@ def prepare(
         resolver=title_resolver(store, corpus, folder),
     )
     if indexed:
-        _ = prepared.index
-    return prepared
+        _ = collection.index
+    return collection
 
 
 def _mark_clear(folder: Path) -> None:
@@ -369,9 +369,9 @@ def _once(make: Callable[[], Part]) -> Callable[[], Part]:
     return lambda: values.get("part", make)
 
 
-def notes(benchmark: Benchmark, prepared: IndexedCollection) -> list[str]:
+def notes(benchmark: Benchmark, collection: IndexedCollection) -> list[str]:
     """What a user must know about the benchmark's data before believing a number."""
-    unknown = len(benchmark.unknown_judged(prepared.store))
+    unknown = len(benchmark.unknown_judged(collection.store))
     evidence = benchmark.qrels.get("evidence", {})
     unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
     questions = len(benchmark.topics)

@@ -9,6 +9,7 @@ from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
 from soundingline.experiments.config import Settings
@@ -78,7 +79,8 @@ def enrich(settings: Settings) -> None:
             "paths.caches is null, and phrases are stored there", do="name a folder for caches"
         )
     engine, segmenter = make(config.engine), make(config.unit)
-    stages = make_stages(config)
+    budget: Budget = make(config.budget)
+    stages = make_stages(config, budget)
     stages.validate(engine)
     stage = stages.transformers.get("enrichment")
     if not isinstance(stage, Enrichment) or stage.corpus is None:
@@ -94,7 +96,7 @@ def enrich(settings: Settings) -> None:
     left = 0
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
-        ask_missing(settings, stages, stage.corpus, prepared, collection, form)
+        ask_missing(settings, budget, stages, stage.corpus, prepared, collection, form)
         if shard:
             left = sum(stage.corpus.missing_flags(units, len(units), collection))
     elif shard:
@@ -110,6 +112,7 @@ def enrich(settings: Settings) -> None:
 
 def ask_missing(
     settings: Settings,
+    budget: Budget,
     stages: Stages,
     source: ModelPhrases,
     prepared: IndexedCollection,
@@ -123,7 +126,7 @@ def ask_missing(
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
     console = Console(stderr=True, soft_wrap=True)
     folder = enrichment_folder(settings, source)
-    with open_run(settings, folder, prints, factors(settings, RANKING)) as run:
+    with open_run(settings, folder, prints, factors(settings, RANKING), budget) as run:
         # Only now: a process that is refused as the second one of the run needs no cache.
         lacking = source.missing_flags(units, len(units), collection)
         missing = sum(lacking)
@@ -202,7 +205,7 @@ def check_forecast(
     Console(stderr=True, soft_wrap=True).print(
         f"{missing:,} documents will take about {'; '.join(amounts)} (by the first {len(costs)})"
     )
-    cap = make(settings.config.budget).run_dollars
+    cap = ledger.cap
     total = ledger.spent_before + (expected.dollars or 0.0)
     if cap is not None and not settings.config.indexing.confirm and total > cap:
         raise InputError(

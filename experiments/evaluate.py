@@ -83,30 +83,41 @@ from soundingline.toolkit.runs.run_folder import repeat_id
 ROLE = "judge"
 
 
-def check_judge(config: DictConfig) -> None:
-    """`InputError` for impossible settings of the judge."""
-    judge, llm = _judge(config)
-    if isinstance(judge, LlmJudge) and llm:
-        check_price(config, ROLE, llm.price, "judge_llm")
+class RunJudge(NamedTuple):
+    """The judge of runs, its language model (None: it asks none), and the dollars that the command
+    line lets a run spend (None: no cap)."""
+
+    judge: Any
+    llm: LanguageModel | None
+    cap: float | None
 
 
-def judges_by_model(config: DictConfig) -> bool:
-    """Whether the judge is a language model."""
-    return isinstance(_judge(config)[0], LlmJudge)
+def make_judge(config: DictConfig, budget: Budget) -> RunJudge:
+    """The judge of a configuration. `InputError` for impossible settings."""
+    judge, llm = make(config.judge), language_model(config, "judge_llm")
+    if not isinstance(judge, LlmJudge):
+        return RunJudge(judge, None, budget.run_dollars)
+    if llm is None:
+        raise InputError(
+            "the judge asks a language model, and none is chosen",
+            do="choose one: llm@judge_llm=..., or judge=exact",
+        )
+    check_price(budget, ROLE, llm.price, "judge_llm")
+    return RunJudge(judge.bind(llm), llm, budget.run_dollars)
 
 
 @contextmanager
-def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
+def judging_alone(by: RunJudge, folder: RunFolder) -> Iterator[Ledger]:
     """The ledger for the judge of a run that no agent is answering.
 
     For a language model this is the run's own ledger, with everything that the run has spent, and
     the run is locked meanwhile. The cap is `budget.run_dollars` of the command line, or that of the
     run's newest start.
     """
-    if not judges_by_model(config):
+    if by.llm is None:
         yield Ledger()
         return
-    cap: float | None = make(config.budget).run_dollars
+    cap = by.cap
     if cap is None:
         budget = folder.manifest().get("config", {}).get("budget") or {}
         recorded = Budget(run_dollars=budget.get("run_dollars"))
@@ -116,10 +127,11 @@ def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
 
 
 def judge_run(
-    config: DictConfig,
+    by: RunJudge,
     folder: RunFolder,
     benchmark: Benchmark,
     ledger: Ledger,
+    concurrency: int,
     servers: Servers | None = None,
 ) -> list[Judge]:
     """The judges of a run, one for each of its repeats. Verdicts that were imported with the run
@@ -132,9 +144,9 @@ def judge_run(
     Raises: InputError: if judging cannot go on, because of a wrong key or the budget: an accuracy
         over a part of the verdicts would be wrong.
     """
-    judge, llm = _judge(config)
+    judge, llm, _ = by
     parts = folder.repeats()
-    if not isinstance(judge, LlmJudge) or llm is None:
+    if llm is None:
         shipped = (folder.path / ImportedVerdicts.path).exists()
         return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(parts)
     work = [_work(part, judge, benchmark) for part in parts]
@@ -142,7 +154,7 @@ def judge_run(
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
         try:
             with running(llm, folder.path / "judge-server.log", servers) as served:
-                asking = _judge_all(judge, llm, served["model"], work, ledger, config.concurrency)
+                asking = _judge_all(judge, llm, served["model"], work, ledger, concurrency)
                 run_coroutine(asking)
         except ModelError as error:
             cases = sum(one.cases for one in work)
@@ -189,19 +201,6 @@ def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
         if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
     ]
     return JudgeWork(part.number, len(cases), record.left(cases), record)
-
-
-def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
-    judge = make(config.judge)
-    llm = language_model(config, "judge_llm")
-    if not isinstance(judge, LlmJudge):
-        return judge, llm
-    if llm is None:
-        raise InputError(
-            "the judge asks a language model, and none is chosen",
-            do="choose one: llm@judge_llm=..., or judge=exact",
-        )
-    return judge.bind(llm), llm
 
 
 async def _judge_all(
@@ -253,35 +252,38 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
     """
     if not runs:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
-    check_judge(settings.config)
+    config = settings.config
+    judge = make_judge(config, make(config.budget))
     evaluated_runs = []
     for run in runs:
         folder = RunFolder(run)
         benchmark = recorded_benchmark(folder, settings)
-        evaluated_runs.append(evaluate_recorded(folder, benchmark, settings.config))
+        evaluated_runs.append(evaluate_recorded(folder, benchmark, config, judge))
     Console().print(comparison_table(evaluated_runs))
     others = "" if len(runs) > 1 else " ANOTHER_RUN"
     print_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
 
 
-def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> EvaluatedRun:
-    """Judge and evaluate a recorded run with the judge and the measures of `config`. `InputError`
-    for a run without trajectories, whose evaluation would replace that of a ranking without an
-    agent."""
+def evaluate_recorded(
+    folder: RunFolder, benchmark: Benchmark, config: DictConfig, judge: RunJudge
+) -> EvaluatedRun:
+    """Judge a recorded run, and evaluate it with the measures of `config`. `InputError` for a run
+    without trajectories, whose evaluation would replace that of a ranking without an agent."""
     if not folder.has_trajectories():
         raise InputError(
             f"{folder.path} has no trajectories to evaluate",
             valid="a run of an agent, with at least one trajectory",
             do="run again the command that made it",
         )
-    with judging_alone(config, folder) as ledger:
-        return evaluated(folder, benchmark, config, ledger)
+    with judging_alone(judge, folder) as ledger:
+        return evaluated(folder, benchmark, config, judge, ledger)
 
 
 def evaluated(
     folder: RunFolder,
     benchmark: Benchmark,
     config: DictConfig,
+    by: RunJudge,
     ledger: Ledger,
     servers: Servers | None = None,
     passages: DocumentStore | None = None,
@@ -291,7 +293,7 @@ def evaluated(
     `passages` has the texts that a navigator's scores refer to. The judge's requests are
     entered in `ledger`; see `judge_run`."""
     state, prices = folder.state(), config.evaluation.prices
-    judges = judge_run(config, folder, benchmark, ledger, servers)
+    judges = judge_run(by, folder, benchmark, ledger, config.concurrency, servers)
     run = evaluate_run_folder(
         folder,
         benchmark,
@@ -569,13 +571,14 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
     """
     if not runs:
         raise InputError("no run was named", do="soundingline judge runs/<name>")
-    check_judge(settings.config)
+    config = settings.config
+    by = make_judge(config, make(config.budget))
     for run in runs:
         folder = RunFolder(run)
-        if judges_by_model(settings.config):
+        if by.llm:
             benchmark = recorded_benchmark(folder, settings)
-            with judging_alone(settings.config, folder) as ledger:
-                judge_run(settings.config, folder, benchmark, ledger)
+            with judging_alone(by, folder) as ledger:
+                judge_run(by, folder, benchmark, ledger, config.concurrency)
         judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
         if len(judges) < 2:
             raise InputError(

@@ -196,8 +196,8 @@ def fingerprints(
         "benchmark": built.benchmark.fingerprint,
         **form_of(settings.config, built.benchmark),
         **({EVIDENCE: "removed"} if built.benchmark.remove_evidence else {}),
-        "index": built.prepared.fingerprint,
-        **built.prepared.others,
+        "index": built.collection.fingerprint,
+        **built.collection.others,
         **{group: fingerprint(chosen) for group, chosen in values.items()},
         **{
             f"{group}.content": part.fingerprint

@@ -148,10 +148,11 @@ def fallbacks(counted: Mapping[str, Mapping[str, float]]) -> list[str]:
     ]
 
 
-def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
+def repeat_agents(config: DictConfig, budget: Budget) -> list[Agent]:
     """The agents that ask the questions for the first time, the second time, and so on: equal but
     for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
     where nothing can differ between repeats: no seed, and no model whose replies are not kept."""
+    repeats = config.repeats
     check_int("repeats", repeats)
     option = config.agent.copy()
     agents: list[Agent] = []
@@ -167,11 +168,13 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
         )
     asks_model = first.requires_llm or (first.accepts_llm and config.llm is not None)
     # A stage asks its model again where it samples, or where its replies are not cached.
-    asks_anew = asks_model or any(
-        config.paths.caches is None or is_sampled(stage_model(config, role_of(group)).settings)
+    differs = repeats == 1 or option.get("seed") is not None or asks_model
+    asks_anew = differs or any(
+        config.paths.caches is None
+        or is_sampled(stage_model(config, role_of(group), budget).settings)
         for group in asking_groups(config)
     )
-    if repeats > 1 and option.get("seed") is None and not asks_anew:
+    if not asks_anew:
         raise InputError(
             f"repeats={repeats}, and {type(first).__name__} would do the same each time",
             valid="an agent that asks a language model, or has a seed",

@@ -13,7 +13,7 @@ from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import declares, language_model, make, make_search_tool
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
-from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
+from soundingline.experiments.evaluate import RunJudge, evaluated, make_judge
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
     BoundPipeline,
@@ -46,11 +46,7 @@ from soundingline.toolkit.console import Console, LiveNote, print_next, progress
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
-from soundingline.toolkit.llm.blocking import (
-    run_coroutine,
-    version_of_server,
-    weights_fingerprint,
-)
+from soundingline.toolkit.llm.blocking import run_coroutine, version_of_server, weights_fingerprint
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
@@ -63,8 +59,8 @@ from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 @dataclass(frozen=True)
 class Components:
-    """What answers the questions: one agent for each repeat, its language model and budget, the
-    pipeline, and the search tool with what counts in it."""
+    """One agent for each repeat of the questions, its language model and budget, the pipeline, the
+    search tool, what counts in both (`parts`), and the judge of the answers."""
 
     agents: Sequence[Agent]
     llm: LanguageModel | None
@@ -73,13 +69,46 @@ class Components:
     search_tool: SearchTool
     backend: PipelineBackend
     parts: Mapping[str, Any]
+    judge: RunJudge
     simulated_reader: SimulatedReader | None = None
 
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
-        backend, store = self.backend.for_question(qid), self.built.prepared.store
+        backend, store = self.backend.for_question(qid), self.built.collection.store
         matching = matching_of(self.built.parts.get("retriever"))
         return self.search_tool.open(backend, store, matching=matching)
+
+
+def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
+    """Answer the questions of a benchmark with an agent that searches through a pipeline, and
+    evaluate the run.
+
+    One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
+    an interrupted run.
+    """
+    # `opened` gives the pipeline if it has been opened already.
+    config = settings.config
+    check_int("concurrency", config.concurrency)
+    parse_measures(list(config.measures))
+    check_stand_in(settings)
+    folder = run_folder(settings, cell_name(settings))
+    this, prints = make_components(settings, opened)
+    chosen = factors(settings)
+    with open_run(settings, folder, prints, chosen, this.budget, question_cap=True) as context:
+        folder = context.folder
+        last = answer(this, context, settings)
+        if last and this.judge.llm:
+            # Judging costs money, and the answers may change once the fault is corrected.
+            raise stopped(last, context, this)
+        cell = evaluate_answers(this, context, settings)
+    report(cell, folder, config.repeats)
+    if opened is None and not settings.multirun:  # neither in Python nor in a sweep
+        page = folder.path / PAGE
+        view = f"open {page}, or " if page.is_file() else ""
+        print_next(f"{view}soundingline compare {folder.path} ANOTHER_RUN")
+    if last:
+        raise stopped(last, context, this)
+    return cell
 
 
 def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
@@ -94,85 +123,72 @@ def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
         )
 
 
-def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
-    """Answer the questions of a benchmark with an agent that searches through a pipeline, and
-    evaluate the run.
-
-    One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
-    an interrupted run.
-    """
-    # `opened` gives the pipeline if it has been opened already.
-    config = settings.config
-    check_int("concurrency", config.concurrency)
-    parse_measures(list(config.measures))
-    check_judge(config)
-    check_stand_in(settings)
-    folder = run_folder(settings, cell_name(settings))
-    this, prints = components(settings, opened)
-    with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
-        folder = context.folder
-        last = answer(this, context, settings)
-        if last and judges_by_model(config):
-            # Judging costs money, and the answers may change once the fault is corrected.
-            raise stopped(last, context, this)
-        cell = evaluate_answers(this, context, settings)
-    report(cell, folder, config.repeats)
-    if opened is None and not settings.multirun:  # neither in Python nor in a sweep
-        page = folder.path / PAGE
-        view = f"open {page}, or " if page.is_file() else ""
-        print_next(f"{view}soundingline compare {folder.path} ANOTHER_RUN")
-    if last:
-        raise stopped(last, context, this)
-    return cell
-
-
-def components(
+def make_components(
     settings: Settings, opened: PipelineOpener | None = None
 ) -> tuple[Components, dict[str, str]]:
-    """What answers the questions of a run, and the fingerprints of all that must be equal when the
-    run is resumed. `InputError` for parts that do not fit together; nothing is written before."""
+    """What answers the questions of a run, and its fingerprints. `InputError` for parts that do not
+    fit together, after which nothing was written. `opened` gives the pipeline if it has been opened
+    already."""
     config = settings.config
-    agents, search_tool = repeat_agents(config, config.repeats), make_search_tool(config.tool)
-    agent = agents[0]
-    llm = language_model(config, "llm") if agent.accepts_llm else None
-    budget = make(config.budget)
+    budget: Budget = make(config.budget)
+    judge = make_judge(config, budget)
+    agents, search_tool = repeat_agents(config, budget), make_search_tool(config.tool)
+    llm = language_model(config, "llm") if agents[0].accepts_llm else None
     if llm is not None:
         budget = replace(budget, context_window=llm.context_window)
-    agent = check_agent(agent, llm, budget)
-    searched = agent.calls_tools
-    built = opened() if opened and searched else build_pipeline(config, searched=searched)
-    if built.obfuscated:
-        obfuscate_cells(settings)
+    agent = check_agent(agents[0], llm, budget)
+    built = _pipeline(settings, budget, opened, searched=agent.calls_tools)
     check_removal(built.benchmark, search_tool)
-    reader = simulated_reader(agent, built.benchmark, partial(texts_in, built.prepared.store))
-    tool_fingerprints: dict[str, str] = {}
+    reader = simulated_reader(agent, built.benchmark, partial(texts_in, built.collection.store))
+    of_tool: dict[str, str] = {}
     if agent.calls_tools:
-        search_tool, tool_fingerprints = with_literature_tools(search_tool, built, config)
+        search_tool, of_tool = with_literature_tools(search_tool, built, config)
     else:
         built = replace(built, stages=Stages({}))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     parts = parts_of(search_tool, built)
-    this = Components(agents, llm, budget, built, search_tool, backend, parts, reader)
-    # A tool that cannot make a session, or none for this agent, fails before anything is written.
+    this = Components(agents, llm, budget, built, search_tool, backend, parts, judge, reader)
+    return this, _fingerprints(this, agent, settings, of_tool)
+
+
+def _fingerprints(
+    this: Components, agent: Agent, settings: Settings, of_tool: Mapping[str, str]
+) -> dict[str, str]:
+    """The fingerprints of all that must be equal when the run is resumed, with those of the tool's
+    operators. `InputError` for a tool that cannot make a session, or none for this agent."""
     session = this.session("")
     agent.check_tool(session)
-    prints = {**fingerprints(settings, built), **agent.fingerprints, **tool_fingerprints}
-    if search_tool.tokenizer is not None:
-        prints["tool.tokenizer"] = load_tokenizer(search_tool.tokenizer).fingerprint
-    if weights := weights_fingerprint(llm):
+    prints = {**fingerprints(settings, this.built), **agent.fingerprints, **of_tool}
+    if this.search_tool.tokenizer is not None:
+        prints["tool.tokenizer"] = load_tokenizer(this.search_tool.tokenizer).fingerprint
+    if weights := weights_fingerprint(this.llm):
         prints["llm.content"] = weights
-    return this, {**prints, **agent.tool_fingerprints(session)}
+    return {**prints, **agent.tool_fingerprints(session)}
+
+
+def _pipeline(
+    settings: Settings, budget: Budget, opened: PipelineOpener | None, *, searched: bool
+) -> BoundPipeline:
+    """The pipeline that was opened, or that of the configuration."""
+    if opened and searched:
+        built = opened()
+    else:
+        built = build_pipeline(settings.config, budget, searched=searched)
+    if built.obfuscated:
+        obfuscate_cells(settings)
+    return built
 
 
 def evaluate_answers(this: Components, context: RunContext, settings: Settings) -> EvaluatedRun:
     """Evaluate the answers of a run, and note what does not depend on their number."""
     built, tool = this.built, this.search_tool
-    costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
+    costs = {"once": corpus_costs(built.parts), "index_seconds": built.collection.build_seconds()}
     context.folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
     return evaluated(
         context.folder,
         built.benchmark,
         settings.config,
+        this.judge,
         context.ledger,
         context.servers,
         tool.operators.passages if isinstance(tool, Literature) else None,
@@ -227,7 +243,7 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
     ):
         folder.note_servers({"llm": version_of_server(served.get("model"))})
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
-        shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
+        shared = {**index, "resolver": this.built.collection.resolver, **served, "ledger": ledger}
         shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
 
         def rounds(repeat: int, name: str) -> RoundsFile:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.loggers import log_folder
@@ -83,6 +84,7 @@ def open_run(
     folder: RunFolder,
     prints: Mapping[str, str],
     factors: Mapping[str, str],
+    budget: Budget,
     benchmark: Mapping[str, Any] | None = None,
     *,
     question_cap: bool = False,
@@ -90,17 +92,17 @@ def open_run(
     """Lock a run folder, write its manifest, and open its ledger.
 
     Args:
-        settings: the configuration, whose `budget.run_dollars` caps what the run may spend.
+        settings: the configuration.
         folder: the run folder.
         prints: the fingerprints that must be equal if the run is resumed.
         factors: the run's coordinates in a comparison.
+        budget: its `run_dollars` cap what the run may spend.
         benchmark: how the manifest describes the benchmark; None for the configuration's option.
-        question_cap: whether `budget.dollars` caps what a question may spend.
+        question_cap: whether its `dollars` cap what a question may spend.
 
     Raises: InputError: if the folder holds a run with other fingerprints, or is locked.
     """
     config = settings.config
-    budget = make(config.budget)
     if config.logger is not None:
         make(config.logger)  # which refuses what is wrong before anything is written
     described = recorded_option(settings) if benchmark is None else benchmark

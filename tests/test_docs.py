@@ -430,12 +430,26 @@ EXAMPLES = {
         and names["statuses"] == {"q0001": "completed"}
         and names["page"].startswith("[search_id=")
     ),
+    # The questions that it learns from are not those that it is measured on.
+    "train_reranker": lambda names: (
+        len(names["topics"]) == 12
+        and {example.relevant for example in names["examples"]} == {True, False}
+        and [len(run.per_question["nDCG@10"]) for run in names["runs"]] == [12, 12]
+        and not {topic.qid for topic in names["topics"]}
+        & set(names["runs"][1].per_question["nDCG@10"])
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs_and_is_short(name, working):
+def test_an_example_runs_and_is_short(name, working, monkeypatch):
+    if name == "train_reranker":
+        pytest.importorskip("torch")
+        from support.checkpoints import save_network, small_bert
+
+        start = save_network(working / "start", *small_bert(["the old mill by the river"]))
+        monkeypatch.setenv("START", start)
     path = ROOT / "docs/examples" / f"{name}.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
     assert EXAMPLES[name](runpy.run_path(str(path), run_name="__main__"))

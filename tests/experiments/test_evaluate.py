@@ -3,6 +3,7 @@ are compared with a paper's."""
 
 import json
 import re
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from support.benchmarks import TINY
 from support.runs import starts
 
+from soundingline.experiments import build
 from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
 from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.json_lines import JsonLinesLog
@@ -342,3 +344,31 @@ def test_an_unknown_published_table_is_answered_with_the_known_ones(entry, capsy
         assert entry("compare", "--published", "runs/s") == 2
         message = capsys.readouterr().err
         assert f"no published table {name}" in message and "text_ranking/table13" in message
+
+
+def test_a_command_makes_each_of_its_objects_once(entry, monkeypatch):
+    """The two models of a run with `llm=`, the agent's and the rewriter's, are objects of their
+    own, and so are the benchmarks of the two splits of a tuning."""
+    made, instantiate = Counter(), build.instantiate
+
+    def counted(option):
+        made[option._get_full_key(None)] += 1
+        return instantiate(option)
+
+    monkeypatch.setattr(build, "instantiate", counted)
+    grid = ("grid.k1=[0.5,1.5]", "grid.b=[0.5]", "tuning.folds=2", "tuning.references=[[0.9,0.4]]")
+    commands = [
+        ("run", *TINY, *MODEL, *JUDGE[1:], "rewriter=q2q", "name=x"),
+        ("rank", *TINY, "name=r"),
+        ("evaluate", *JUDGE, "runs/x"),
+        ("judge", *JUDGE, "runs/x"),
+        ("replay", "runs/x"),
+        ("tune", *TINY, "benchmark.questions=12", *grid, "name=t"),
+    ]
+    several = {"run": {"llm": 2}, "tune": {"benchmark": 2}}
+    for command in commands:
+        made.clear()
+        assert entry(*command) == 0
+        assert made["budget"] == 1
+        again = {name: count for name, count in made.items() if count > 1}
+        assert again == several.get(command[0], {}), command

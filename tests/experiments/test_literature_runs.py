@@ -10,7 +10,7 @@ from support.benchmarks import TINY
 from support.checkpoints import save_sentence_model
 from support.commands import run_entry
 
-from soundingline.experiments.training import fit_probabilities, pairs_of
+from soundingline.experiments.fitting import fit_probabilities, pairs_of
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.trajectory import Trajectory
 

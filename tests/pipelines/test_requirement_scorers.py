@@ -12,7 +12,7 @@ from support.assertions import refused
 from support.llm_model import ScriptedModel, ScriptedPrompts, saying
 
 from soundingline.experiments.distillation import examples
-from soundingline.experiments.training import fit, load
+from soundingline.experiments.fitting import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.learned.dense import Dense
