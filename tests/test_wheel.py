@@ -10,12 +10,14 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from email import message_from_bytes
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+LICENCES = ("LICENSE.CC-BY-4.0.txt", "LICENSE.CC-BY-SA-3.0.txt")
 FOLDERS = ("toolkit", "pipelines", "agents", "experiments", "conf")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
 USE_BOTH = """
@@ -97,6 +99,19 @@ def test_the_wheel_holds_one_package_and_a_plugin_of_hydra(built):
     files = subprocess.run(tracked, check=True, capture_output=True, text=True, cwd=ROOT).stdout
     files = files.replace("experiments/plugins/__init__.py\0", "")
     assert {f"soundingline/{file}" for file in files.split("\0") if file} <= set(names)
+
+
+def test_the_wheel_states_the_licences_of_the_code_and_of_the_texts(built):
+    files = contents(built["wheel"])
+    (described,) = (name for name in files if name.endswith(".dist-info/METADATA"))
+    metadata = message_from_bytes(files[described])
+    assert metadata["License-Expression"] == "Apache-2.0 AND CC-BY-SA-3.0 AND CC-BY-4.0"
+    texts = "toolkit/benchmarks/wikidemo"
+    named = [f"{texts}/{name}" for name in ("ATTRIBUTION.txt", *LICENCES)]
+    assert sorted(metadata.get_all("License-File")) == sorted(["LICENSE", *named])
+    licences = described.replace("METADATA", "licenses")
+    for name in named:  # among the licences, and next to the texts
+        assert files[f"{licences}/{name}"] == files[f"soundingline/{name}"]
 
 
 def test_the_sdist_builds_the_same_wheel(built, tmp_path):
