@@ -524,7 +524,9 @@ def compare_folders(
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
-    console.print(comparison_table(runs, comparisons, baseline=baseline))
+    chosen_columns = _declared(runs, "columns") or ()
+    columns = [name for name in chosen_columns if any(name in run.metrics for run in runs)]
+    console.print(comparison_table(runs, comparisons, baseline=baseline, measures=columns))
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)

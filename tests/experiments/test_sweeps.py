@@ -527,7 +527,8 @@ def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, c
     for cell in cells:
         summary = json.loads((cell.parent / "evaluation/summary.json").read_text())
         assert summary["counts"]["questions"] == 2
-    axis = f"hydra.sweeper.axes={{b: [{', '.join(f'benchmark={name}' for name in worlds)}]}}"
+    entries = ", ".join(f"['benchmark={name}']" for name in worlds)
+    axis = f"hydra.sweeper.axes={{b: [{entries}]}}"
     assert entry("rank", "-m", axis, few, *words) == 0, axis
     assert sorted(Path("runs/s").glob("*/manifest.json")) == cells
 

@@ -71,6 +71,8 @@ def comparison_table(
     data = ReportData(runs, comparisons, measures=measures, **options)
     usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
     counts = count_names(data)
+    if measures:  # which nobody asked for, so that they are shown only if there is something to say
+        counts = [name for name in counts if any(run.counts.get(name) for run in runs)]
     chosen = list(measures or (usual or data.measures)[: 7 - len(counts)])
     by_factors = labelled_by_factors(data.styles) and not data.against_baseline
     groups = [
