@@ -222,7 +222,7 @@ def page(
     sections: Sequence[Section],
     notice: str = "",
 ) -> Report:
-    """Render sections in both formats, with a notice at the end. Equal arguments give equal text."""
+    """Render sections and a notice below them in both formats. Equal arguments give equal text."""
     parts = {
         "title": title,
         "subtitle": subtitle,
