@@ -57,8 +57,10 @@ def test_what_quotes_the_texts_of_wikidemo_names_their_authors_and_licences(entr
     cells = [path.parent for path in Path("runs/s").glob("*/metrics.json")]
     pages = [page for cell in cells for page in cell.glob("traces/*.html")]
     assert len(cells) == 2 and len(pages) == 6
-    for page in (*pages, Path("runs/s/report.html"), Path("runs/s/report.md")):
-        assert NOTICE in page.read_text(encoding="utf-8").replace("\\", ""), page
+    for page in (*pages, Path("runs/s/report.html")):
+        assert f'<p class="note">{NOTICE}</p>' in page.read_text(encoding="utf-8"), page
+    text = Path("runs/s/report.md").read_text(encoding="utf-8").replace("\\", "")
+    assert text.endswith(f"\n{NOTICE}\n")
     for cell in cells:
         assert RunFolder(cell).manifest()["benchmark"]["arguments"]["notice"] == NOTICE
 
@@ -86,5 +88,5 @@ def test_the_recorded_run_of_a_small_model_is_shown_without_a_model(entry, tmp_p
         pages = list(cell.glob("traces/*.html"))
         trajectories = list(RunFolder(cell).trajectories())
         assert len(pages) == len(trajectories) + 1 == 21
-        assert all(NOTICE in page.read_text(encoding="utf-8") for page in pages)
+        assert all(f">{NOTICE}</p>" in page.read_text(encoding="utf-8") for page in pages)
         assert all(each.usage["input_tokens"] > 0 for each in trajectories)

@@ -61,7 +61,7 @@ OVERRIDES = {
         [],
     ),
     "benchmark=cacm": (
-        ["benchmark.origin=elsewhere paths.data=/data"],
+        ["benchmark.origin=elsewhere paths.data=/data", "benchmark.notice=other"],
         ["benchmark.split=dev"],
     ),
     "agent=keyword llm=scripted": (["llm.says=other", "budget.turns=2"], []),
