@@ -79,7 +79,7 @@ def test_the_recorded_run_of_a_small_model_is_shown_without_a_model(entry, tmp_p
     out = " ".join(capsys.readouterr().out.split())
     report = (tmp_path / "shown" / "report.md").read_text(encoding="utf-8").replace("\\", "")
     for text in (out, report):
-        assert "make demo-agent GGUF=<file> with Qwen2.5-Coder-0.5B-Instruct (Q4_K_M)" in text
+        assert "make demo-agent GGUF=FILE with Qwen2.5-Coder-0.5B-Instruct (Q4_K_M)" in text
     assert NOTICE in report
     cells = sorted(path.parent for path in (tmp_path / "shown").glob("*/metrics.json"))
     agents = [load_run(cell).factors["agent"] for cell in cells]

@@ -22,7 +22,7 @@ ARCHIVE = ROOT / "tests/data/demo_recorded.tar.xz"
 SHOWN, NOTICE = Path("runs/demo-recorded"), "NOTICE.txt"
 # What a manifest holds of the machine, and of other starts of the run.
 LEFT_OUT = ("git", "machine", "periods", "resumed", "servers", "stages", "versions")
-COMMAND = "make demo-agent GGUF=<file>"
+COMMAND = "make demo-agent GGUF=FILE"
 
 
 def record(sweep, weights):
@@ -44,7 +44,7 @@ def record(sweep, weights):
             files[f"{cell}/queries/{trajectory.name}"] = trajectory.read_text(encoding="utf-8")
     said = (
         f"A recorded run: {COMMAND} with {model['model']}, whose licence is {model['licence']}, "
-        f"on {max(dates)}. No model is asked now."
+        f"on {max(dates)}, on two cores with other work. No model is asked now."
     )
     files[NOTICE] = f"{said}\n{option['notice']}\n"
     with tarfile.open(ARCHIVE, "w:xz") as archive:
