@@ -62,6 +62,7 @@ class Comparison:
     primary: str | None = None
     margin: float | None = None
     accept: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -76,6 +76,7 @@ from soundingline.toolkit.report import (
 from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
+from soundingline.toolkit.trajectory import items, text_of
 
 # The judge of a run: the exact rule, or a language model, whose requests the ledger records.
 
@@ -526,7 +527,9 @@ def compare_folders(
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
-    console.print(comparison_table(runs, comparisons, baseline=baseline))
+    declared_columns = map(text_of, items(_declared(runs, "columns")))
+    columns = [name for name in declared_columns if any(name in run.metrics for run in runs)]
+    console.print(comparison_table(runs, comparisons, baseline=baseline, measures=columns))
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)

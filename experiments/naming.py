@@ -54,7 +54,7 @@ STAGE_MODELS = {
 }
 _SHOWN_ALWAYS = ("unit", "retriever")
 _USUAL = {
-    "benchmark": "fictional",
+    "benchmark": "wikidemo",
     "engine": "lexical",
     "tool": "ranked_browsing",
     "scorer": "overlap",

@@ -587,7 +587,7 @@ def test_the_record_is_what_the_demo_measures(tmp_path):
     (command,) = (
         line.split("soundingline ", 1)[1]
         for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines()
-        if "soundingline run" in line and line.endswith("name=demo hydra/launcher=processes")
+        if line.endswith("soundingline run experiment=demo hydra/launcher=processes")
     )
     ended = subprocess.run(
         [sys.executable, "-m", "soundingline.experiments", *command.split()],

@@ -25,6 +25,7 @@ ORACLE = {"_target_": f"{PACKAGE}.pipelines.fusion.OracleRetriever"}
 BM25 = {"_target_": f"{PACKAGE}.pipelines.retrieve.BM25"}
 # The long articles need several pages, so that an agent may miss a fact that it could have read.
 WORLD = (
+    "benchmark=fictional",
     *("benchmark.documents=200", "benchmark.questions=30", "benchmark.hops=1"),
     *("benchmark.median_words=1500", "benchmark.p90_words=4000", "benchmark.yes_no=false"),
 )

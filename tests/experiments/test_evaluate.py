@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.benchmarks import TINY
+from support.benchmarks import SMALL_WORLD, TINY
 from support.runs import starts
 
 from soundingline.experiments import build
@@ -311,7 +311,7 @@ def test_known_causes_are_named_and_nothing_is_called_reproduced(printed, tmp_pa
 
 
 def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
-    sweep = ("experiment=text_ranking/table2", "scale=laptop", *TINY)
+    sweep = ("experiment=text_ranking/table2", "scale=laptop", *SMALL_WORLD)
     assert entry("run", *sweep) == 0
     capsys.readouterr()
     assert entry("compare", "--published", "runs/text_ranking_table2-fictional") == 0

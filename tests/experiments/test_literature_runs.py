@@ -33,7 +33,7 @@ LIBRARIANS = (
     *("llm@librarian_llm=scripted", f"librarian_llm.says='{SCORES}'"),
 )
 PAPER = (
-    *(*TINY, SEARCHPATH, "benchmark=fictional", "benchmark.questions=sets:2"),
+    *(*TINY, SEARCHPATH, "benchmark.questions=sets:2"),
     *(f"{group}=scripted" for group in ("llm", "llm@librarian_llm", "llm@reranker_llm")),
     *("retriever=bm25_default", "unit=document", "concurrency=1"),
 )

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from support.benchmarks import TINY
 
 from soundingline.experiments import Experiment
 from soundingline.experiments.config import Settings
@@ -45,7 +46,7 @@ OVERRIDES = {
             *("measures=[AP]", "name=other", "hydra.verbose=true"),
         ],
         [
-            *("benchmark.questions=7", "unit=passage", "retriever.k1=2", "retriever=bm25_tuned"),
+            *("benchmark.limit=7", "unit=passage", "retriever.k1=2", "retriever=bm25_tuned"),
             *("reranker.depth=10", "reranker.model=other/model", "tool=top_k", "tool.page=7"),
             *("budget.turns=3", "budget.dollars=1", "llm.settings.temperature=0", "engine=pisa"),
         ],
@@ -60,7 +61,7 @@ OVERRIDES = {
         [],
     ),
     "benchmark=cacm": (
-        ["benchmark.origin=elsewhere paths.data=/data"],
+        ["benchmark.origin=elsewhere paths.data=/data", "benchmark.notice=other"],
         ["benchmark.split=dev"],
     ),
     "agent=keyword llm=scripted": (["llm.says=other", "budget.turns=2"], []),
@@ -172,9 +173,7 @@ def test_a_ranking_without_an_agent_is_not_named_after_one():
 
 def test_an_experiment_is_composed_without_a_hydra_application(tmp_path):
     folders = [f"paths.{name}={tmp_path / name}" for name in ("indexes", "runs", "caches")]
-    world = ("benchmark.documents=64", "benchmark.questions=6", "benchmark.median_words=60")
-    small = (*world, "benchmark.p90_words=200", "benchmark.hops=1", *folders)
-    experiment = Experiment.compose(*small, "unit=maxp", "retriever=bm25_tuned")
+    experiment = Experiment.compose(*TINY, *folders, "unit=maxp", "retriever=bm25_tuned")
     ranking = experiment.pipeline().search("a harbour town in the north")
     assert {"docno", "score", "rank"} <= set(ranking.columns) and len(ranking)
     assert not any("%p" in docno for docno in ranking["docno"])

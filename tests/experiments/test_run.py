@@ -132,7 +132,7 @@ def test_a_sweep_is_compared_and_reported(entry, capsys):
     code = entry("run", "-m", *TINY, "unit=document,maxp", "retriever=bm25_default", "name=sweep")
     assert code == 0
     cells = sorted(path.parent.name for path in Path("runs/sweep").glob("*/metrics.json"))
-    assert [cell.split("-")[0] for cell in cells] == ["document", "maxp"]
+    assert [cell.split("-")[1] for cell in cells] == ["document", "maxp"]
     report = Path("runs/sweep/report.html").read_text()
     assert "document" in report and "maxp" in report and "http" not in report
     assert SWEEP not in os.environ  # a process that goes on waits for no other's lock
@@ -165,7 +165,7 @@ def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path
     assert sys.argv == before
     (sweep,) = Path("runs").iterdir()
     assert sweep.name.startswith("sweep-")
-    assert sorted(path.parent.name.split("-")[0] for path in sweep.glob("*/metrics.json")) == [
+    assert sorted(path.parent.name.split("-")[1] for path in sweep.glob("*/metrics.json")) == [
         "document",
         "maxp",
     ]

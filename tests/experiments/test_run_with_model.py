@@ -823,7 +823,6 @@ SHORT = (
     "llm.context_window=8192",
     "llm.settings.max_output_tokens=40",
     "budget.answer_tokens=100",
-    "benchmark.questions=3",
 )
 
 
@@ -861,7 +860,8 @@ def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
     sweep = tmp_path / "runs" / "local"
-    demo = ("run", "experiment=demo_agent", *TINY, *LOCAL, *SHORT, f"llm.server.gguf='{weights}'")
+    few = ("benchmark.limit=3", *LOCAL, *SHORT)
+    demo = ("run", "experiment=demo_agent", *few, f"llm.server.gguf='{weights}'")
     for number in (signal.SIGINT, signal.SIGKILL):
         process = CommandProcess(*demo, folder=tmp_path)
         until(lambda: processes_of(weights), process)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
-from support.benchmarks import TINY
+from support.benchmarks import SMALL_WORLD, TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
@@ -516,24 +516,25 @@ def test_a_glob_is_swept_over_the_options_that_it_matches(entry, tmp_path):
     assert sorted(run.factors["retriever"] for run in runs) == ["own_one", "own_two"]
 
 
-def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, beir, capsys):
-    """`benchmark.limit` is none of the default benchmark, the fictional world."""
-    words = ("retriever=bm25_default", "unit=document", f"paths.data={beir.parent}", "name=s")
-    few, path = "benchmark.limit=1", f"benchmark.path={beir}"
-    assert entry("rank", "-m", "benchmark=beir,cacm", path, few, *words) == 0
+def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, capsys):
+    """`benchmark.questions` is none of the default benchmark, a BEIR folder."""
+    worlds, few = ("fictional", "fictional_long"), "benchmark.questions=2"
+    small = (option for option in SMALL_WORLD if not option.startswith("benchmark.questions"))
+    words = ("retriever=bm25_default", "unit=document", *small, "name=s")
+    assert entry("rank", "-m", f"benchmark={','.join(worlds)}", few, *words) == 0
     cells = sorted(Path("runs/s").glob("*/manifest.json"))
     assert len(cells) == 2
     for cell in cells:
         summary = json.loads((cell.parent / "evaluation/summary.json").read_text())
-        assert summary["counts"]["questions"] == 1
-    entries = ", ".join(f"['benchmark={name}', '{path}']" for name in ("beir", "cacm"))
+        assert summary["counts"]["questions"] == 2
+    entries = ", ".join(f"['benchmark={name}']" for name in worlds)
     axis = f"hydra.sweeper.axes={{b: [{entries}]}}"
     assert entry("rank", "-m", axis, few, *words) == 0, axis
     assert sorted(Path("runs/s").glob("*/manifest.json")) == cells
 
     capsys.readouterr()
     for refused in (
-        ("benchmark=beir,cacm", "benchmark.limt=2"),
+        ("benchmark=fictional,fictional_long", "benchmark.qestions=2"),
         ("retriever=bm25_default,ql", few),
     ):
         assert entry("rank", "-m", *refused, "name=t") == 2

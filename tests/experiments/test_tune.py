@@ -185,7 +185,7 @@ def test_folds_of_another_form_are_refused(text, named, tmp_path):
     assert named in str(refused.value) and "\n" not in str(refused.value)
 
 
-FICTIONAL = ("benchmark=fictional", *SPLIT)
+FICTIONAL = SPLIT
 CACM = ("benchmark=cacm", "grid.k1=[1.2,2,2.5,3,4]", "grid.b=[0.2,0.4,0.6]", "tuning.folds=4")
 OWN_GRID = ("retriever.grid.k1=[1.2,2,2.5,3,4]", "retriever.grid.b=[0.2,0.4,0.6]")
 

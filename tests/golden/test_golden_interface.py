@@ -50,7 +50,7 @@ NAMES = (
     "agent=one_shot",
     "agent.max_searches=2",
     "agent.max_searches=3",
-    "benchmark.questions=7",
+    "benchmark.limit=7",
     "benchmark.split=dev",
     "benchmark.name=mine",
     "reranker=none reranker.depth=10",
@@ -85,8 +85,8 @@ NAMES = (
     "benchmark=cacm benchmark.origin=elsewhere paths.data=/data",
     "benchmark=beir benchmark.path=/data/a/mine",
     "benchmark=beir benchmark.path=/elsewhere/mine",
-    "benchmark.questions=sets agent=navigator",
-    "benchmark.questions=sets agent=navigator scorer=overlap",
+    "benchmark=fictional benchmark.questions=sets agent=navigator",
+    "benchmark=fictional benchmark.questions=sets agent=navigator scorer=overlap",
     "scorer=overlap",
 )
 

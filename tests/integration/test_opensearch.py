@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, needs_real("opensearch")]
 TOLERANCE = 1e-5  # of a score, which are of one to two digits
 SETTINGS = [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)]
 WORLD = (
+    "benchmark=fictional",
     "benchmark.documents=400",
     "benchmark.questions=30",
     "benchmark.median_words=400",

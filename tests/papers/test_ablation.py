@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from sheet import cells, experiments, overrides_of_cells
-from support.benchmarks import TINY
+from support.benchmarks import SMALL_WORLD
 from support.commands import run_entry
 from support.needs import SOAK
 from support.recordings import RECORDED
@@ -25,7 +25,7 @@ from soundingline.toolkit.evaluation.comparison import bound_of
 from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
-LAPTOP = ("scale=laptop", *TINY, "benchmark.questions=2")
+LAPTOP = ("scale=laptop", *SMALL_WORLD, "benchmark.questions=2")
 REAL = ("scale=laptop", "benchmark=wikidemo", "benchmark.limit=2")  # as in the ablations
 # Experiments whose laptop forms have cells of the same kinds as those of others.
 ALIKE = {"text_ranking/table4"}

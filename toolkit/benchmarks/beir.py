@@ -89,6 +89,7 @@ class BeirBenchmark(Benchmark):
         split: the questions that the qrels of this split name. None selects every question and the
             union of all qrels.
         origin: whose collection it is and how to get it, for the message about a missing folder.
+        notice: see `Benchmark`.
         sets: whether every question asks for documents.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
@@ -107,6 +108,7 @@ class BeirBenchmark(Benchmark):
         split: str | None = "test",
         limit: int | None = None,
         origin: Runtime[str] = "",
+        notice: Runtime[str] = "",
         sets: bool = False,
         qids: str | None = None,
         answers: str | Path | None = None,
@@ -115,7 +117,7 @@ class BeirBenchmark(Benchmark):
         front_matter: bool = False,
         remove_evidence: bool = False,
     ) -> None:
-        self.qids = qids
+        self.qids, self.notice = qids, notice
         self.path = Path(path)
         self.split = split
         self.sets = sets

@@ -56,6 +56,8 @@ class Benchmark:
             (`soundingline.toolkit.obfuscation`).
         in_passages: whether the corpus was released in passages, which `PASSAGE_BREAK` separates
             in the texts (`unit.splitter=released`).
+        notice: whose texts and questions these are and under which licence, for the manifests,
+            reports and traces of runs on them; empty if nothing is to be said.
         links_fingerprint: a hash of whatever `links()` depends on, under which a graph of them is
             stored; None if the graph must be built at each start.
     """
@@ -69,6 +71,7 @@ class Benchmark:
     satisfaction: Mapping[str, Mapping[str, Sequence[bool]]]
     needed_facts: Mapping[str, Sequence[StatedFact]]
     obfuscated: bool = False
+    notice: str = ""
     exclude_own: bool = False
     corpus_share: float = 1.0
     front_matter: bool = False

@@ -55,6 +55,7 @@ from soundingline.toolkit.report.results import (
     question_count,
     recorded_count,
 )
+from soundingline.toolkit.trajectory import mapping, text_of
 
 
 def render(
@@ -111,7 +112,15 @@ def render(
         summary(data, planned),
         [*unfinished, *warnings(data)],
         [section for section in sections if section is not None],
+        _notice(data),
     )
+
+
+def _notice(data: ReportData) -> str:
+    """Whose texts the benchmarks of the runs have."""
+    configs = [mapping(run.manifest.get("config")) for run in data.runs]
+    notices = [text_of(mapping(config.get("benchmark")).get("notice")) for config in configs]
+    return " ".join(filter(None, dict.fromkeys(notices)))
 
 
 def _subtitle(data: ReportData) -> str:

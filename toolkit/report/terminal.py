@@ -65,12 +65,15 @@ def comparison_table(
         comparisons: their paired comparisons.
         title: a line above the table.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
-            not fit are left out; a line below the table names them if they were given.
+            not fit are left out; a line below the table names them if they were given, and counts
+            of questions are then shown only if they are not 0.
         options: others of `soundingline.toolkit.report.results.ReportData`, such as `baseline`.
     """
     data = ReportData(runs, comparisons, measures=measures, **options)
     usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
     counts = count_names(data)
+    if measures:
+        counts = [name for name in counts if any(run.counts.get(name) for run in runs)]
     chosen = list(measures or (usual or data.measures)[: 7 - len(counts)])
     by_factors = labelled_by_factors(data.styles) and not data.against_baseline
     groups = [

@@ -56,7 +56,7 @@ from soundingline.toolkit.trajectory import (
 )
 
 PAGE = Path("traces", "index.html")
-_FORMAT = 6
+_FORMAT = 7
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 _SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
 
@@ -138,6 +138,7 @@ def _questions(
             }
             shown = {
                 **{"verdict": row["verdict"], "rule": rule, "model": by_model.get(qid)},
+                "notice": benchmark.notice,
                 "neighbours": neighbours.get(names[qid], (None, None)),
             }
             by_question[qid].append((row, repeat, shown))
@@ -193,6 +194,7 @@ def index_values(
     return {
         "title": f"Traces of {run}",
         "benchmark": benchmark.name,
+        "notice": benchmark.notice,
         "table": Table(shown, items),
         "questions": len({row["topic"].qid for row in rows}),
         "repeats": repeats,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import ir_datasets
 import pytest
@@ -366,7 +367,7 @@ def test_without_a_split_a_real_collection_has_its_questions_without_judgements(
 
 
 @pytest.mark.parametrize(("split", "questions"), [("dev", 92), ("test", 320), ("null", 412)])
-def test_the_shipped_collection_is_complete_and_states_its_licences(split, questions):
+def test_the_shipped_collection_is_complete(split, questions):
     """55 of the articles of Question-Answer Dataset 1.2, and MuSiQue's paragraphs as in KAG."""
     settings = Settings.compose(["benchmark=wikidemo", f"benchmark.split={split}"])
     benchmark = make(settings.config.benchmark)
@@ -374,8 +375,27 @@ def test_the_shipped_collection_is_complete_and_states_its_licences(split, quest
     assert len(lengths) == 55 + 1890 and sum(words > 500 for words in lengths.values()) == 55
     assert len(benchmark.topics) == questions and not benchmark.unknown_judged(lengths)
     assert all(benchmark.answers.values())
-    licence = (benchmark.path / "LICENSE").read_text(encoding="utf-8")
-    assert "by-sa/3.0" in licence and "by/4.0" in licence
+
+
+def test_the_shipped_collection_names_authors_licence_and_address_of_each_text():
+    benchmark = make(Settings.compose(["benchmark=wikidemo"]).config.benchmark)
+    attribution = (benchmark.path / "ATTRIBUTION.txt").read_text(encoding="utf-8")
+    head, first, rest = attribution.partition("Alessandro_Volta\t")
+    named = [row.split("\t") for row in (first + rest).splitlines()]
+    texts = [(each.docid, each.title) for each in benchmark.documents()]
+    assert [(docid, title) for docid, title, *_ in named] == texts
+    assert Counter(source for _, _, source, _ in named) == {"cmu": 55, "musique": 1890}
+    for _, title, _, address in named:
+        assert unquote(address) == f"https://en.wikipedia.org/wiki/{title.replace(' ', '_')}"
+    assert '"Wikipedia contributors"' in head and "What was changed" in head
+    for licence in ("CC-BY-SA-3.0", "CC-BY-4.0"):
+        assert f"LICENSE.{licence}.txt" in head
+    # The length in words of the licences' texts, as SPDX has them.
+    lengths = {
+        path.name: len(path.read_text("utf-8").split()) for path in benchmark.path.glob("LICENSE*")
+    }
+    assert lengths == {"LICENSE.CC-BY-SA-3.0.txt": 3384, "LICENSE.CC-BY-4.0.txt": 2550}
+    assert len((benchmark.path / "DATASHEET.md").read_text(encoding="utf-8").splitlines()) < 40
 
 
 def test_questions_with_a_checklist_or_targets_ask_for_documents(tmp_path):
