@@ -54,7 +54,7 @@ class _Writable(Protocol):
 Part = TypeVar("Part", bound=_Writable)
 
 
-@dataclass(frozen=True)
+@dataclass
 class IndexedCollection:
     """An opened store and an index of `engine`, with the fingerprint that names the index. `folder`
     holds them and whatever else is indexed of the same units; `others` names what was, by engine.
@@ -195,7 +195,7 @@ def prepare(
         resolver=title_resolver(store, corpus, folder),
     )
     if indexed:
-        _ = prepared.index
+        prepared.index = open_index()
     return prepared
 
 

@@ -20,7 +20,13 @@ from soundingline.pipelines.cache import keep_bound
 from soundingline.pipelines.compose import WithoutDocuments, compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankTop
-from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
+from soundingline.pipelines.stage import (
+    Collection,
+    Stage,
+    bound,
+    check_fingerprint,
+    computes_on_gpu,
+)
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
@@ -140,8 +146,8 @@ class Stages:
         for transformer in self.transformers.values():
             if isinstance(transformer, Stage):
                 transformer.validate(engine)
-        for part in (self.scorer, self.locator):
-            _ = part and part.fingerprint
+        for part in filter(None, (self.scorer, self.locator)):
+            check_fingerprint(part)
         if isinstance(self.list_reranker, Stage):
             self.list_reranker.validate(engine)
         compose(**self.transformers, aggregate=False)

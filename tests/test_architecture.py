@@ -497,3 +497,43 @@ def test_few_files_are_small_and_few_have_one_importer():
         if not is_package and len(source.splitlines()) < 60
     ]
     assert len(small) <= 4, small
+
+
+def disguises(source):
+    """Forms that hide which code runs: an intercepted attribute, a method's identity as a
+    condition, an attribute that is read for its side effect, a class's subclasses as a list."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            yield from names & {"__getattr__", "__getattribute__", "__setattr__", "__class__"}
+        elif isinstance(node, ast.Attribute) and node.attr == "__subclasses__":
+            yield node.attr
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            names = [getattr(side, "attr", side) for side in (node.left, node.comparators[0])]
+            if names[0] == names[1]:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Assign):
+            if ast.unparse(node.targets[0]) == "_":
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Attribute, ast.Subscript)):
+            yield ast.unparse(node)
+
+
+def test_no_form_hides_which_code_runs():
+    hidden = {module: list(disguises(source)) for module, (source, _) in read_sources(ROOT).items()}
+    assert not {module: forms for module, forms in hidden.items() if forms}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    def __getattr__(self, name): return getattr(self.other, name)",
+        "if type(self).windows is not Scorer.windows: pass",
+        "if type(self).windows is Scorer.windows: pass",
+        "_ = prepared.index",
+        "prepared.index",
+        "kinds = Base.__subclasses__()",
+    ],
+)
+def test_a_form_that_hides_which_code_runs_is_found(source):
+    assert len(list(disguises(source))) == 1

@@ -263,6 +263,13 @@ def test_both_retrievers_are_bound_and_checked(kind):
     refused("needs ql, which engine=pisa does not", lambda: other.validate(PisaEngine()))
 
 
+def test_a_fingerprint_that_is_not_a_text_is_refused_before_anything_is_built():
+    class Unnamed(BM25):
+        fingerprint = None
+
+    refused("has the fingerprint None. valid: a text", lambda: Unnamed().validate(LexicalEngine()))
+
+
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
 def test_options_nest_any_two_retrievers(option):
     from hydra import compose, initialize_config_dir
