@@ -39,7 +39,7 @@ def make(config: DictConfig) -> Any:
     `InputError` for an argument that the target does not take, a value of another type than its
     signature says, and whatever the target itself refuses.
     """
-    check_arguments(config)
+    check_option(config)
     try:
         return instantiate(config)
     except InstantiationException as error:
@@ -121,7 +121,7 @@ def stage_model(config: DictConfig, group: str) -> LanguageModel:
     return llm
 
 
-def check_arguments(config: DictConfig) -> None:
+def check_option(config: DictConfig) -> None:
     """Check an option's values, and those of the options among them, against the signature of its
     target. `InputError` for an argument that the target does not take, and for a value of another
     type than its annotation."""
@@ -141,7 +141,7 @@ def check_arguments(config: DictConfig) -> None:
     for name, value in values.items():
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
-            check_arguments(part)
+            check_option(part)
         elif not fits(value, hints.get(name, Any)):
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)

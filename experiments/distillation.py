@@ -35,9 +35,9 @@ from soundingline.experiments.run import run
 from soundingline.experiments.training import (
     Example,
     brier,
-    calibration_error,
     check_steps,
     checkpoint_to_train,
+    expected_calibration_error,
     fit,
     fit_probabilities,
     load,
@@ -142,7 +142,7 @@ def distill(
         learning, calibrating, checking = split(written, held_out)
         if not (student := folder / "student").exists():
             (folder / "report.json").unlink(missing_ok=True)
-            learnt = [e for row in rows if row["query"] in learning for e in examples(row)]
+            learnt = [e for row in rows if row["query"] in learning for e in student_examples(row)]
             network, tokenizer = load("cross_encoder", start, seed)
             losses = fit(
                 "cross_encoder", network, tokenizer, learnt,
@@ -328,7 +328,7 @@ def overall(row: Mapping[str, Any]) -> float:
     return float(np.mean([c["score"] for c in row["requirements"]]) if stated is None else stated)
 
 
-def examples(row: Mapping[str, Any]) -> Iterator[Example]:
+def student_examples(row: Mapping[str, Any]) -> Iterator[Example]:
     """What a student learns from a document: the score of each requirement in the passage that it
     rests on, and the overall probability of the question with each of these passages."""
     texts = {chunk["id"]: chunk["text"] for chunk in row["chunks"]}
@@ -397,7 +397,7 @@ def _calibrate(
     probabilities, met = checked
     by_time = {"before": probabilities, "after": list(map(Calibration(str(path)), probabilities))}
     write_reliability(folder / "reliability.png", by_time, met)
-    error = {time: calibration_error(values, met) for time, values in by_time.items()}
+    error = {time: expected_calibration_error(values, met) for time, values in by_time.items()}
     report = {
         "teacher": settings.choices["scorer"],
         "teacher_llm": getattr(language_model(settings.config, "librarian_llm"), "name", None),

@@ -399,7 +399,7 @@ def with_literature_tools(
             caches=caches,
             model=blocking,
             gives_logprobs=llm is None or llm.gives_logprobs,
-            **statistics(built),
+            **index_statistics(built),
         )
         scorer = scorer.bind(resources)
     if reranker is not None:
@@ -451,7 +451,7 @@ def parts_of(search_tool: SearchTool, built: BoundPipeline) -> dict[str, Any]:
     return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
 
 
-def statistics(built: BoundPipeline) -> dict[str, Any]:
+def index_statistics(built: BoundPipeline) -> dict[str, Any]:
     """What the index tells of its collection."""
     index = built.prepared.index
     return {"document_frequency": word_frequency(index), "documents": len(index)}

@@ -30,7 +30,7 @@ from soundingline.toolkit.evaluation.published_tables import PublishedTable, rea
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.files import read_json
 from soundingline.toolkit.json_lines import read_json_lines
-from soundingline.toolkit.report.measures import describe, number
+from soundingline.toolkit.report.measures import look_up_measure, number
 from soundingline.toolkit.report.results import factor_value, recorded_count
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
@@ -153,7 +153,7 @@ def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
 
 def is_measure(column: str) -> bool:
     """Whether a column of published figures is a measure; the others are factors."""
-    return column == RUN_DOLLARS or bool(describe(column).definition)
+    return column == RUN_DOLLARS or bool(look_up_measure(column).definition)
 
 
 def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -317,7 +317,7 @@ def judge_of(folder: RunFolder) -> str:
 
 
 def _shown(figure: PublishedFigure) -> tuple[str, ...]:
-    digits = 2 if figure.measure == RUN_DOLLARS else describe(figure.measure).digits
+    digits = 2 if figure.measure == RUN_DOLLARS else look_up_measure(figure.measure).digits
     difference, low, high = figure.replication or (None, None, None)
     return (
         figure.measure,

@@ -99,7 +99,7 @@ def train(
     questions = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in topics])
     ranked = built.pipeline.transform(questions)
     candidates = ranked.sort_values(["qid", "rank"]).groupby("qid", sort=False).head(depth)
-    learnt = examples(candidates, judged, built.prepared.store.texts)
+    learnt = ranking_examples(candidates, judged, built.prepared.store.texts)
     network, tokenizer = load(kind, start, seed)
     losses = fit(kind, network, tokenizer, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
     save_checkpoint(folder, network, tokenizer)
@@ -128,7 +128,7 @@ def save_checkpoint(folder: Path, network: Any, tokenizer: Any) -> None:
         give_usual_rights(unfinished)
 
 
-def examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
+def ranking_examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
     """The examples of a ranking with `qid, query, docno`. A passage is judged as its document."""
     units = texts(candidates["docno"].tolist())
     rows = zip(candidates["qid"], candidates["query"], units, strict=True)
@@ -339,7 +339,9 @@ def fit_probabilities(
     }
 
 
-def calibration_error(probabilities: Sequence[float], met: Sequence[bool], bins: int = 10) -> float:
+def expected_calibration_error(
+    probabilities: Sequence[float], met: Sequence[bool], bins: int = 10
+) -> float:
     """The expected calibration error (Guo et al., ICML 2017), 0 to 1: the mean difference between
     probability and share over bins of equal width, weighted by their size."""
     values, labels = np.asarray(probabilities, float), np.asarray(met, float)

@@ -29,7 +29,7 @@ from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
-from soundingline.toolkit.errors import InputError, check_arguments, did_you_mean
+from soundingline.toolkit.errors import InputError, check_argument_names, did_you_mean
 from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ByArguments:
     __hash__ = object.__hash__
 
     def __new__(cls, *_: Any, **arguments: Any) -> Any:
-        check_arguments(cls, arguments)
+        check_argument_names(cls, arguments)
         return super().__new__(cls)
 
     def __repr__(self) -> str:

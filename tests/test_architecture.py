@@ -443,6 +443,19 @@ def test_public_class_names_are_unique():
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
+# Commands and the functions that they call, entry points, and what each form of exchange has.
+SHARED_NAMES = {"compare", "tune", "main", "read", "write"}
+
+
+def test_public_function_names_are_unique():
+    places = {}
+    for module, (source, _) in read_sources(ROOT).items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(module)
+    assert {name for name, modules in places.items() if len(modules) > 1} == SHARED_NAMES
+
+
 def test_few_options_have_one_value_everywhere():
     """`python tests/option_values.py` prints them; such an option should be a constant."""
     single, places, values = with_one_value()

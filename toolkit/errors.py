@@ -63,7 +63,7 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{names[close[0]]}?" if close else ""
 
 
-def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> None:
+def check_argument_names(function: Callable[..., Any], arguments: Iterable[str]) -> None:
     """Raise a `TypeError` with the nearest valid name for a keyword argument that a function or a
     constructor lacks."""
     parameters = inspect.signature(function).parameters
@@ -78,11 +78,11 @@ def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> N
 
 
 def check_call(function: F) -> F:
-    """Check the keyword arguments of each call by `check_arguments`."""
+    """Check the keyword arguments of each call by `check_argument_names`."""
 
     @wraps(function)
     def checked(*values: Any, **arguments: Any) -> Any:
-        check_arguments(function, arguments)
+        check_argument_names(function, arguments)
         return function(*values, **arguments)
 
     return checked  # type: ignore[return-value]

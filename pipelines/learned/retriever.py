@@ -24,7 +24,7 @@ from soundingline.pipelines.learned.encoding import (
     Blocks,
     encode_shard,
     encoded,
-    merged,
+    merged_shards,
     missing_shards,
 )
 from soundingline.pipelines.retrieve import Retriever, checked_texts
@@ -212,7 +212,7 @@ class LearnedEngine(ByArguments):
         check_target(path, self.index_kind, overwrite=overwrite)
         blocks: AbstractContextManager[Blocks]
         if shards > 1:
-            blocks = merged(
+            blocks = merged_shards(
                 units, self.encoder, path, shards, corpus_fingerprint=corpus_fingerprint
             )
         else:

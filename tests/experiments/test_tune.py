@@ -21,11 +21,11 @@ from soundingline.experiments.config import Settings, plain_values, read_chosen
 from soundingline.experiments.distillation import (
     WrittenQuestion,
     cluster,
-    examples,
     split,
+    student_examples,
     word_vectors,
 )
-from soundingline.experiments.training import Example, calibration_error, fit, load
+from soundingline.experiments.training import Example, expected_calibration_error, fit, load
 from soundingline.pipelines.lexical import crossfit
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.reranker import Pair
@@ -657,7 +657,7 @@ def test_a_student_learns_scores_at_their_passages_and_the_overall_judgement():
         ],
         "overall": None,
     }
-    found = [(one.pair.query, one.pair.text, one.label) for one in examples(row)]
+    found = [(one.pair.query, one.pair.text, one.label) for one in student_examples(row)]
     # A teacher without an overall judgement: the mean of its scores, (0.9 + 0.3) / 2.
     assert [(query, text) for query, text, _ in found] == [
         ("a", "one"),
@@ -669,9 +669,9 @@ def test_a_student_learns_scores_at_their_passages_and_the_overall_judgement():
 
 def test_the_expected_calibration_error_by_hand():
     # Bins: 0.05 and 0.06 (none met), 0.95 (one of two met).
-    error = calibration_error([0.05, 0.06, 0.95, 0.95], [False, False, True, False])
+    error = expected_calibration_error([0.05, 0.06, 0.95, 0.95], [False, False, True, False])
     assert error == pytest.approx((2 * 0.055 + 2 * (0.95 - 0.5)) / 4)
-    assert calibration_error([0.0, 1.0], [False, True]) == 0
+    assert expected_calibration_error([0.0, 1.0], [False, True]) == 0
 
 
 CELLS = {"bm25_default", "minilm", "fusion_minilm"}

@@ -50,7 +50,10 @@ from soundingline.toolkit.evaluation.funnel import (
     step_record,
 )
 from soundingline.toolkit.evaluation.judge import ImportedVerdicts, record_judges
-from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
+from soundingline.toolkit.evaluation.published import (
+    browsecomp_plus_measures,
+    rms_calibration_error,
+)
 from soundingline.toolkit.evaluation.retrieval import (
     DEFAULT_MEASURES,
     PerQuestion,
@@ -487,7 +490,7 @@ def _calibration(
     ]
     if not claims:
         return {}
-    error = calibration_error([stated for stated, _ in claims], [right for _, right in claims])
+    error = rms_calibration_error([stated for stated, _ in claims], [right for _, right in claims])
     return {"calibration_error": (error, len(claims))}
 
 

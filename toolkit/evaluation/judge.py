@@ -122,7 +122,7 @@ class LlmJudge:
         prompt: `browsecomp_plus`, `pi_serini`, or the path of a prompt with the places
             `{question}`, `{response}` and, with a reference, `{accepted}`; None for ours.
         tool: whether the model must report its verdict with a tool. False: in its text, for prompts
-            that ask for it there, such as the two above (see `read_text`).
+            that ask for it there, such as the two above (see `verdict_in_text`).
 
     Raises:
         InputError: for a prompt that cannot be read or lacks a place.
@@ -182,7 +182,7 @@ class LlmJudge:
             if error.stops_run or isinstance(error, OutOfMoney):
                 raise
             return _wrong(case, f"{error.code}: {error}", FAILED)
-        return read_verdict(case, turn) if self.tool else read_text(case, turn.text)
+        return read_verdict(case, turn) if self.tool else verdict_in_text(case, turn.text)
 
     def _request(self, case: JudgeCase) -> str:
         parts = {
@@ -267,7 +267,7 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     )
 
 
-def read_text(case: JudgeCase, text: str) -> ModelVerdict:
+def verdict_in_text(case: JudgeCase, text: str) -> ModelVerdict:
     """Read the verdict in a text: a JSON object as Pi-Serini's judge writes it
     (`parseJudgeResponse` of judge_parse.ts in justram/pi-serini at bbab25d), from the first brace
     to the last, or the labels of BrowseComp-Plus's grader, such as `correct: yes`, wherever they

@@ -447,7 +447,7 @@ class _Request:
         its usage, and `BadReply`."""
         text, transport = content.decode("utf-8-sig", "replace"), self._model.transport
         try:
-            self._reply.update(wire.json_object(text, transport.where, hide=transport.hide))
+            self._reply.update(wire.read_json_object(text, transport.where, hide=transport.hide))
         except BadReply:
             self._reply.update(wire.usage_of_damaged(text))
             raise

@@ -29,7 +29,7 @@ from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.actions import (
     Action,
     action_schema,
-    described,
+    describe_actions,
     plain_messages,
     read_action,
 )
@@ -189,7 +189,7 @@ class OpenAIChat(OpenAIModel):
             try:
                 text = client.post(self.path, cast_to=http.Response, body=body).text
                 turn = self._read(
-                    wire.json_object(text, self.transport.where, hide=self.transport.hide), ()
+                    wire.read_json_object(text, self.transport.where, hide=self.transport.hide), ()
                 )
                 words = turn.text or str([call.name for call in turn.tool_calls])
             except sdk.APIStatusError as error:
@@ -214,7 +214,7 @@ class OpenAIChat(OpenAIModel):
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         by_schema = self.calls == "schema" and (tools or settings.answer)
         if by_schema:
-            messages = plain_messages(messages, described(tools, settings.answer))
+            messages = plain_messages(messages, describe_actions(tools, settings.answer))
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if by_schema:
             body.update(self._response_format(tools, settings))
