@@ -182,8 +182,8 @@ def _annotations(target: Any, include_extras: bool = False) -> dict[str, Any]:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a plain value is valid for an annotation by pydantic's strict rules for JSON: an int
-    is a float, a bool is no number, a scalar is no sequence. What an annotation of another class
-    accepts is left to the target, but for null."""
+    is a float, a bool is not a number, a scalar is not a sequence. What an annotation of another
+    class accepts is left to the target, but for null."""
     try:
         _adapter(hint).validate_json(json.dumps(value), strict=True)
     except ValidationError:

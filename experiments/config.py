@@ -564,7 +564,7 @@ def _check_options(config: DictConfig) -> None:
         if option is None or OmegaConf.is_dict(option):
             continue
         do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
-        raise InputError(f"{group}={option} is no option", do=do)
+        raise InputError(f"{group}={option} is not an option", do=do)
 
 
 def is_choice(override: str) -> bool:
@@ -600,8 +600,9 @@ def no_such_key(key: str, names: Iterable[str]) -> InputError:
 
 
 def check_choices(overrides: Iterable[str]) -> None:
-    """`InputError` for the first override that chooses of a group what is no name of an option,
-    such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
+    """`InputError` for the first override that chooses of a group what is not the name of an
+    option, such as null, a number or a mapping, or names no key. Hydra has no words of its own for
+    these.
     """
     for text in overrides:
         if "=" in text and not key_of(text):

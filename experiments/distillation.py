@@ -106,7 +106,7 @@ def distill(
     questions. Without a model, a question is the subject of a document. Clusters are those of
     `scorer.locator`'s vectors, or of words. FOLDER holds the result of each step:
     `questions.json`, the run `candidates`, `judgements.jsonl`, the checkpoint `student`,
-    `calibration.json`, `reliability.png` and `report.json`. The same command goes on behind the
+    `calibration.json`, `reliability.png` and `report.json`. The same command goes on after the
     last complete step. Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
     agent.calibration=FOLDER/calibration.json`.
     """

@@ -328,13 +328,13 @@ def _model_of(
     if isinstance(part, Stage) and part.needs_logprobs and not llm.gives_logprobs:
         raise InputError(
             f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
-            valid="a model behind chat completions, such as vllm/... or openai_compatible",
+            valid="a model with chat completions, such as vllm/... or openai_compatible",
             do=f"choose one for it (llm@{role}_llm=...), or set {group}.score=generated",
         )
     if isinstance(part, Stage) and part.needs_completions and not llm.continues_text:
         raise InputError(
             f"the {group} continues a text, and the API of {llm.name} answers messages",
-            valid="a model behind text completions (OpenAICompletions), such as rank1",
+            valid="a model with text completions (OpenAICompletions), such as rank1",
             do=f"choose one for it: llm@{role}_llm=rank1",
         )
     return blocking_model(llm, role), llm

@@ -313,7 +313,7 @@ def judge_of(folder: RunFolder) -> str:
         head, *_ = read_json_lines(recorded)
     except ValueError:  # there is no such file, or its first line is damaged
         return "unknown"
-    return str(head["model"]).partition("@")[0]  # the hash of weights is behind the name
+    return str(head["model"]).partition("@")[0]  # the hash of weights follows the name
 
 
 def _shown(figure: PublishedFigure) -> tuple[str, ...]:
@@ -344,7 +344,7 @@ def _conclusion(
         return f"{same} of {len(tested)} published values are those of the released runs."
     text = f"{same} of {len(tested)} published values are consistent with ours"
     questions = published.questions
-    no_evidence = f"{text}. This is no evidence on the paper's result"
+    no_evidence = f"{text}. This is not evidence on the paper's result"
     if questions is None:
         return (
             f"{no_evidence}, because the experiment does not state how many questions the paper "

@@ -188,7 +188,8 @@ def in_batches(
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
-    """Token ids, padded behind by `pad`, and their mask: what a network of transformers takes."""
+    """Token ids, padded at the end by `pad`, and their mask: what a network of transformers
+    takes."""
     torch = import_optional("torch")
     lengths = torch.tensor([len(row) for row in rows])
     pad_sequence = torch.nn.utils.rnn.pad_sequence

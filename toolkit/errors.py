@@ -65,7 +65,7 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 def check_argument_names(function: Callable[..., Any], arguments: Iterable[str]) -> None:
     """Raise a `TypeError` with the nearest valid name for a keyword argument that a function or a
-    constructor lacks."""
+    constructor does not have."""
     parameters = inspect.signature(function).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     if inspect.Parameter.VAR_KEYWORD in kinds:

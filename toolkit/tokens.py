@@ -81,7 +81,7 @@ class FileTokenizer(Tokenizer):
             self._tokenizer: Any = import_optional("tokenizers").Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises no class of its own
             raise InputError(
-                f"{path} is no tokenizer: {error}", valid="a tokenizer.json as models have it"
+                f"{path} is not a tokenizer: {error}", valid="a tokenizer.json as models have it"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -128,7 +128,7 @@ def _loaded(source: str) -> FileTokenizer:
         return FileTokenizer(file, path.name)
     if path.exists() or not is_hub_name(source):
         raise InputError(
-            f"there is no tokenizer at {source}",
+            f"there is not a tokenizer at {source}",
             valid="the path of a tokenizer.json, or a model's name on the Hugging Face hub",
             do="check the path",
         )

@@ -367,8 +367,8 @@ def count_votes(
     *,
     limit: int = 10,
 ) -> list[Vote]:
-    """The best answers, best first. Words of the question are no answer, except the alternatives
-    that it offers.
+    """The best answers, best first. Words of the question are not an answer, except the
+    alternatives that it offers.
 
     The vote of a sentence is its squared coverage, times the trust in its document (0 to 1, by
     rank), times the closeness of its clue words, each with the weight of its stem, to the

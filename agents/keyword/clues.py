@@ -57,7 +57,7 @@ def crude_stem(word: str) -> str:
 
 
 def is_content(word: str) -> bool:
-    """Whether the word is no stop word and has more than one character, or is a digit."""
+    """Whether the word is not a stop word and has more than one character, or is a digit."""
     return word.lower() not in STOP_WORDS and (len(word) > 1 or word.isdigit())
 
 

@@ -233,7 +233,7 @@ class LearnedEngine(ByArguments):
     def missing_shards(
         self, path: str | Path, count: int, corpus_fingerprint: str = ""
     ) -> list[int]:
-        """The numbers of the shards that `build` would lack."""
+        """The numbers of the shards that `build` would miss."""
         return missing_shards(self.encoder, Path(path), count, corpus_fingerprint)
 
     def check_disk(self, units: Iterable[Unit], path: Path) -> None:

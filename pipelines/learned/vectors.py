@@ -675,7 +675,7 @@ class CompressedVectors:
 
 def write_compressed(blocks: Blocks, folder: Path) -> int:
     """Write the vectors of an encoded corpus; their dimensions. `InputError` for vectors too few to
-    train on, and for dimensions that are no multiple of 4."""
+    train on, and for dimensions that are not a multiple of 4."""
     rows = blocks.counts["rows"]
     dimensions = next(iter(blocks)).values.shape[1]
     if rows < FEWEST_ROWS or dimensions % _SUB:

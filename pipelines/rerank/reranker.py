@@ -534,7 +534,7 @@ def _with_texts(rows: pd.DataFrame, texts: Texts | None) -> pd.DataFrame:
         units = texts(different)
     except KeyError as error:
         raise InputError(
-            f"the ranking names {error}, which the document store lacks",
+            f"the ranking names {error}, which is missing from the document store",
             do="build the index and the store from the same corpus",
         ) from error
     contents = {docno: unit.contents for docno, unit in zip(different, units, strict=True)}

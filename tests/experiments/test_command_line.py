@@ -415,11 +415,11 @@ REFUSED = {
         ("retriever=1", "names no option.*bm25_default"),
         ("retriever={a:1}", "names no option"),
         ("experiment=[demo,null]", "names no option.*pasamaster/librarians"),
-        ("rewriter_llm=openai_compatible", "is no option.*llm@rewriter_llm=openai_compatible"),
-        ("enrichment_llm=5", "enrichment_llm=5 is no option.*llm@enrichment_llm=NAME"),
-        ("reranker_llm=gpt-5.5", "is no option.*llm@reranker_llm=gpt-5.5"),
-        ("librarian_llm=gpt-5.5", "is no option.*llm@librarian_llm=gpt-5.5"),
-        ("list_reranker=monot5", "is no option.*reranker@list_reranker=monot5"),
+        ("rewriter_llm=openai_compatible", "is not an option.*llm@rewriter_llm=openai_compatible"),
+        ("enrichment_llm=5", "enrichment_llm=5 is not an option.*llm@enrichment_llm=NAME"),
+        ("reranker_llm=gpt-5.5", "is not an option.*llm@reranker_llm=gpt-5.5"),
+        ("librarian_llm=gpt-5.5", "is not an option.*llm@librarian_llm=gpt-5.5"),
+        ("list_reranker=monot5", "is not an option.*reranker@list_reranker=monot5"),
         (
             "agent=chat llm=vllm/qwen3_8b llm.server.options=null",
             r"llm.server.options=None\. valid: a value of type Mapping\[str, Any\]",
@@ -437,7 +437,7 @@ REFUSED = {
         ("agent.max_searches=-1", "max_searches=-1"),
     ],
     "rank": [
-        ("list_reranker=monot5", "is no option.*reranker@list_reranker=monot5"),
+        ("list_reranker=monot5", "is not an option.*reranker@list_reranker=monot5"),
         ("-m --cfg job", "--cfg/-c: not allowed with argument --multirun/-m"),
         ("--cfg job --info", "--info/-i: not allowed with argument --cfg/-c"),
         ("--resolve", "--resolve"),
@@ -508,7 +508,7 @@ REFUSED = {
         ),
         ("retriever.k3=1", r"no argument of the chosen retriever\. valid: b, depth, k1"),
         ("agent.max_serches=1", r"did you mean agent.max_searches\?"),
-        ("agent.tool.depth=1", "'agent.tool' is no argument of the chosen agent"),
+        ("agent.tool.depth=1", "'agent.tool' is not an argument of the chosen agent"),
         ("retreiver.k1=1", "there is no group or key 'retreiver'"),
         ("retreiver=ql", r"did you mean retriever\?"),
         ("retriever=bm26", r"retriever=bm26 names no option\. valid: agentir_4b, bm25_crossfit, "),
@@ -564,7 +564,7 @@ def test_it_is_told_by_every_command_and_in_python(entry, capsys):
         Experiment.compose("+retriver.k1=25")
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
-    with pytest.raises(InputError, match=r"'retriever.k3' is no argument .* valid: b, depth, k1"):
+    with pytest.raises(InputError, match=r"'retriever.k3' is not an argument .*: b, depth, k1"):
         Experiment.compose("retriever.k3=1")
 
 

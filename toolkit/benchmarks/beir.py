@@ -240,7 +240,7 @@ def _read_links(path: Path) -> Iterator[Link]:
             continue
         if len(ends) != 2 or not all(ends):
             raise InputError(
-                f"{location} is no link", valid="a docid, a tab, and the docid it links to"
+                f"{location} is not a link", valid="a docid, a tab, and the docid it links to"
             )
         yield Link(*ends)
 

@@ -221,7 +221,7 @@ def _load(dataset: str) -> Any:
 
 
 def _complete(dataset: str) -> Any:
-    """The dataset of that id. `InputError` if there is none, or if it lacks a part."""
+    """The dataset of that id. `InputError` if there is none, or if a part is missing."""
     source = _load(dataset)
     if source is None:
         raise InputError(f"ir_datasets has no dataset {dataset!r}", do=f"See {_CATALOGUE}")

@@ -445,7 +445,7 @@ def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
 def guessed_rewrites(
     rows: Iterable[Mapping[str, str]], question: str, answers: Sequence[str]
 ) -> set[str]:
-    """The rewritten queries with an accepted answer that question and raw query lack."""
+    """The rewritten queries with an accepted answer that question and raw query do not have."""
     if holds_answer(question, answers):
         return set()
     return {

@@ -34,7 +34,7 @@ _FINISH = {
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class AnthropicMessages(LanguageModel):
-    """A model behind `/v1/messages`. The API has no seed.
+    """A model with `/v1/messages`. The API has no seed.
 
     Args:
         max_tokens: The limit on the output if the settings have none, because the API requires

@@ -159,7 +159,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LanguageModel(ModelConfig, ABC):
-    """A language model behind an HTTP API. See `ModelConfig` for the arguments.
+    """A language model with an HTTP API. See `ModelConfig` for the arguments.
 
     Creating one needs no key, no SDK and no server. It takes any number of requests at once, from
     one event loop or several.

@@ -341,12 +341,12 @@ class SearchTool(ABC):
         )
 
     def units(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """Titles and texts of hits; `InputError` if the store lacks one."""
+        """Titles and texts of hits; `InputError` if one is missing from the store."""
         try:
             return self.store.texts(unit_ids)
         except KeyError as error:
             raise InputError(
-                f"the ranking names {error}, which the document store lacks",
+                f"the ranking names {error}, which is missing from the document store",
                 do="build the index and the store from the same corpus",
             ) from error
 

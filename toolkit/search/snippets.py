@@ -23,7 +23,7 @@ _SHORTEST_STEM = 4
 _LONGEST_ENDING = 3
 # Of a query that is a whole question the longest words are used; short ones say little.
 _MOST_STEMS = 24
-# A longer stem is no word that texts repeat.
+# A longer stem is not a word that texts repeat.
 _LONGEST_STEM = 200
 # A stem that occurs more often says little about where to look; the limit also bounds the time.
 _FREQUENT = 64
@@ -233,7 +233,7 @@ def _equals(text: _Codes, start: int, stem: _Codes) -> bool:
 
 @compiled
 def _end(text: _Codes, letters: _Flags, start: int, end: int, ending: int) -> int:
-    """The end of the word whose stem is at `start` to `end`; 0 if it is no match."""
+    """The end of the word whose stem is at `start` to `end`; 0 if it is not a match."""
     if ending == _ANYWHERE:
         return end
     if start > 0 and letters[text[start - 1]]:

@@ -257,7 +257,7 @@ def test_topics_and_qrels_of_files_replace_those_of_the_rows(folder):
     without = BrowseCompPlus(None, str(folder / "corpus"), **files)
     assert without.topics == benchmark.topics and not without.answers
     topics.write_text("12 no tab\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"t.tsv:1 is no question"):
+    with pytest.raises(InputError, match=r"t.tsv:1 is not a question"):
         opened(folder, **files)
     with pytest.raises(InputError, match=r"there is no file .*absent"):
         opened(folder, topics=str(folder / "absent"))

@@ -244,7 +244,8 @@ MALFORMED = {
         ('{"_id": "d1", "text": "\\ud800"}\n', ":1: text: half a surrogate pair"),
     ],
     "links.tsv": [
-        (f"docid\tlinked\na\tb\n{line}", ":3 is no link") for line in ("a", "a\tb\tc", "\tb", "a\t")
+        (f"docid\tlinked\na\tb\n{line}", ":3 is not a link")
+        for line in ("a", "a\tb\tc", "\tb", "a\t")
     ],
     "own.jsonl": [('{"qid": "q1", "answers": "one"}', ":1: answers")],
 }

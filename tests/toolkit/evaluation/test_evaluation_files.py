@@ -171,7 +171,7 @@ def test_an_error_about_an_unevaluated_run_names_the_command(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     with pytest.raises(InputError, match="run: soundingline evaluate"):
         load_run(folder.path)
-    with pytest.raises(InputError, match="is no run"):
+    with pytest.raises(InputError, match="is not a run"):
         load_run(tmp_path / "nothing")
 
 

@@ -40,7 +40,7 @@ from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 
 VERSION = 1  # of the generator: to be raised when the same settings give another world
-SETS_VERSION = 1  # of the questions that ask for documents, likewise
+SETS_VERSION = 1  # of the questions that ask for documents, to be raised in the same case
 SETS, SET_QUESTIONS = "sets", 100
 LINK_RATE = 0.5  # share of the references between pages that become links
 LINK_SEED = 1

@@ -257,7 +257,7 @@ def attribute_of(kind: str, name: str, expected: type[Attribute] = Attribute) ->
     """The attribute `name` of the type `kind`. Raises `TypeError` if it is not an `expected`."""
     attribute = BY_NAME[kind].attributes[BY_NAME[kind].position(name)]
     if not isinstance(attribute, expected):
-        raise TypeError(f"{name} of a {kind} is no {expected.__name__}")
+        raise TypeError(f"{name} of a {kind} is not a {expected.__name__}")
     return attribute
 
 
