@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import InstantiationException
@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from soundingline.toolkit.errors import RUNTIME, InputError, RuntimeKeys, check_int
+from soundingline.toolkit.errors import FILE, RUNTIME, InputError, RuntimeKeys, check_int
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import AGENTS, Price
@@ -146,14 +146,15 @@ def check_option(config: DictConfig) -> None:
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)
             wanted = annotation.__name__ if plain else str(annotation).replace("'", "")
-            wanted = re.sub(r"^(?:Runtime|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
+            wanted = re.sub(r"^(?:Runtime|FileName|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
             shown = redact(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
 
 
-def without_runtime(option: Any, group: str) -> Any:
-    """The plain values of a group's option without those that change no result: the arguments that
-    its class declares as `Runtime`, and so those of the options among its arguments."""
+def identifying_values(option: Any, group: str) -> Any:
+    """The plain values of a group's option that can change a result: no argument that its class
+    declares as `Runtime`, of a `FileName` the last part, and the same of the options among its
+    arguments."""
     if not isinstance(option, Mapping):
         return option
     metadata: dict[str, tuple[Any, ...]] = {}
@@ -168,7 +169,9 @@ def without_runtime(option: Any, group: str) -> Any:
         keys = [each for each in declared if isinstance(each, RuntimeKeys)]
         if keys and isinstance(value, Mapping):
             value = {key: inner for key, inner in value.items() if key not in keys[0].names}
-        lasting[name] = without_runtime(value, group)
+        if FILE in declared and isinstance(value, str):
+            value = PurePath(value).name
+        lasting[name] = identifying_values(value, group)
     return lasting
 
 

@@ -242,11 +242,13 @@ def _chosen_file(path: Path, root: Any) -> Path:
     cells = sorted(file.parent for file in path.glob(f"*/{CHOSEN}"))
     if (path / CHOSEN).exists() or not cells:
         return path / CHOSEN
-    from soundingline.experiments.build import without_runtime  # here, because it imports clients
+    from soundingline.experiments.build import (
+        identifying_values,
+    )  # here, because it imports clients
 
     # A recorded tuning is data: nothing in it is resolved, and nothing that it names is imported.
     here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
-    runtime = {group: {*here[group]} - {*without_runtime(here[group], group)} for group in TUNED}
+    runtime = {group: {*here[group]} - {*identifying_values(here[group], group)} for group in TUNED}
     wanted = _tuning_identity(redact(here), runtime)
     configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
     matching = [cell for cell in cells if _tuning_identity(configs[cell], runtime) == wanted]

@@ -22,6 +22,11 @@ Runtime = Annotated[T, RUNTIME]
 """The type of an argument that says where, how fast or for how much money something is computed,
 and so changes no result: `threads: Runtime[int] = 1`. A run may be resumed with another value."""
 
+FILE = "file"
+FileName = Annotated[T, FILE]
+"""The type of an argument that names a file or a folder, of which the last part counts alone: what
+was moved is the same, and its content has a fingerprint of its own."""
+
 
 class RuntimeKeys(NamedTuple):
     """The same of single keys of an argument that is a mapping, as metadata of its annotation."""

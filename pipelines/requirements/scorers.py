@@ -19,7 +19,7 @@ from soundingline.pipelines.cache import Key, ResultCache, text_hash
 from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import Counts
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import FileName, InputError, parse
 from soundingline.toolkit.files import file_hash, fingerprint, read_text
 from soundingline.toolkit.search.scoring import (
     BY_SCORE,
@@ -278,7 +278,7 @@ class FileScorer:
 
     needs_llm = False
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: FileName[str]) -> None:
         self.path = path
         self._counts = Counts("documents", "absent")
 

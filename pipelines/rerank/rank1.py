@@ -237,12 +237,12 @@ class Rank1(Scorer):
         return verdict(token.top) if token else None
 
 
-def closing_token(tokens: Sequence[Token], before: str = CLOSE) -> Token | None:
-    """The last token that says true or false directly after the text `before`, or None."""
+def closing_token(tokens: Sequence[Token], closing: str = CLOSE) -> Token | None:
+    """The last token that says true or false directly after the text `closing`, or None."""
     for position in range(len(tokens) - 1, -1, -1):
         before = tokens[max(0, position - _CLOSING_TOKENS) : position]
         text = "".join(token.text for token in before).rstrip(SPACES)
-        if word(tokens[position].text) in _SIDES and text.endswith(before):
+        if word(tokens[position].text) in _SIDES and text.endswith(closing):
             return tokens[position]
     return None
 

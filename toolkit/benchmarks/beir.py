@@ -24,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
     rows,
 )
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
-from soundingline.toolkit.errors import InputError, Runtime, parse
+from soundingline.toolkit.errors import FileName, InputError, Runtime, parse
 from soundingline.toolkit.files import fingerprint
 
 GOLD = ".gold"
@@ -102,14 +102,14 @@ class BeirBenchmark(Benchmark):
 
     def __init__(
         self,
-        path: str | Path,
+        path: FileName[str | Path],
         name: str | None = None,
         split: str | None = "test",
         limit: int | None = None,
         origin: Runtime[str] = "",
         sets: bool = False,
         qids: str | None = None,
-        answers: str | Path | None = None,
+        answers: FileName[str | Path | None] = None,
         exclude_own: bool | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,

@@ -135,8 +135,7 @@ def found_in(text: str, phrases: Iterable[str]) -> set[str]:
     """Those of the phrases (see `findable`) whose tokens the text contains, in their order."""
     normal = _normal(text)
     # It contains each token of the text, of numbers the digits. Most texts have few of the phrases,
-    which
-    # this tells without splitting them.
+    # which this tells without splitting them.
     flat = normal.translate(_PUNCTUATION)
     possible = [
         phrase

@@ -24,7 +24,7 @@ from soundingline.toolkit.data import (
     parent,
     parents,
 )
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import FileName, InputError, check_int
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.tool import (
     Page,
@@ -126,7 +126,7 @@ class SearchTool(ABC):
     """
 
     max_rankings: int = 32
-    tokenizer: str | None = None
+    tokenizer: FileName[str | None] = None
 
     _tools: Mapping[str, Tool] | None = field(default=None, init=False, repr=False)
 
