@@ -1,6 +1,7 @@
 """The command line: what starting a command imports, what its help says, and how bad input is
 refused."""
 
+import inspect
 import json
 import os
 import re
@@ -317,7 +318,7 @@ def called():
     seen = set()
 
     def note(frame, event, argument):
-        if event == "call":
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # not a class's body
             seen.add((frame.f_code.co_filename, frame.f_code.co_name))
 
     threading.setprofile(note)
@@ -337,6 +338,16 @@ def test_the_functions_that_the_map_of_the_code_names_are_called(entry, capsys):
         assert entry("run", *TINY, "tool.page=0") == 2
     missing = [place for place in places if (str(ROOT / place[1]), place[0]) not in seen]
     assert not missing
+
+
+def test_one_question_needs_few_files(entry):
+    """Those with a called function, composing, indexing, answering, reports."""
+    packages = [ROOT / name for name in PACKAGES]
+    with called() as seen:
+        assert entry("run", *TINY, "benchmark.questions=1", "name=x") == 0
+    called_in = {Path(file) for file, name in seen if file.endswith(".py") and name[0] != "<"}
+    files = [file for file in called_in if any(file.is_relative_to(each) for each in packages)]
+    assert 60 < len(files) <= 83, sorted(str(file.relative_to(ROOT)) for file in files)
 
 
 def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, monkeypatch):

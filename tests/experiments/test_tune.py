@@ -293,7 +293,7 @@ def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_s
 REFUSED = {
     "grid.k1=[]": "k1 is empty",
     "grid.k1=0:4:0": "k1 is '0:4:0'",
-    "tuning.objective=nDGC@10": "'nDGC@10' is no measure",
+    "tuning.objective=nDGC@10": "'nDGC@10' is not a measure",
     "tuning.objective=SetP": "depends on how many",
     "tuning.select=test": "both test",
     "tuning.select=train": "'train'",

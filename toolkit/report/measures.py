@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import resources
@@ -135,6 +135,13 @@ def headline_first(names: Iterable[str]) -> list[str]:
     """Distinct names, those of `HEADLINE` first and in its order."""
     present = list(dict.fromkeys(names))
     return [n for n in HEADLINE if n in present] + [n for n in present if n not in HEADLINE]
+
+
+def main_measure(names: Iterable[str], tested: Container[str]) -> str:
+    """The first tested measure in the order of `HEADLINE`. Without one, it is the first measure;
+    without any, it is empty."""
+    known = headline_first(names)
+    return next((name for name in known if name in tested), next(iter(known), ""))
 
 
 def number(value: float | None, digits: int, *, sign: bool = False) -> str:

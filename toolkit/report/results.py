@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -39,6 +39,7 @@ from soundingline.toolkit.report.measures import (
     interval_text,
     is_usage,
     look_up_measure,
+    main_measure,
     number,
     of_turn,
     percent,
@@ -220,13 +221,6 @@ def sorted_by_measure(items: Sequence[T], values: Sequence[float], measure: str)
 def runs_by_measure(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     having = [run for run in runs if measure in run.metrics]
     return sorted_by_measure(having, [run.metrics[measure] for run in having], measure)
-
-
-def main_measure(names: Iterable[str], tested: Container[str]) -> str:
-    """The first tested measure in the order of `HEADLINE`. Without one, it is the first measure;
-    without any, it is empty."""
-    known = headline_first(names)
-    return next((name for name in known if name in tested), next(iter(known), ""))
 
 
 def _styles(data: ReportData) -> list[RunStyle]:

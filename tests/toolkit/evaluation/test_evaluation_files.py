@@ -524,8 +524,8 @@ def test_measures_of_ranks_equal_those_of_the_rankings(drawn, batch):
     [
         ("SetP", "depends on how many"),
         ("NumRet", "depends on how many"),
-        ("Judged@10", r"depends on how many|no measure"),
-        ("nDGC@10", r"'nDGC@10' is no measure.*nDCG@10"),
+        ("Judged@10", r"depends on how many|not a measure"),
+        ("nDGC@10", r"'nDGC@10' is not a measure.*nDCG@10"),
     ],
 )
 def test_an_objective_that_is_unknown_or_that_ranks_do_not_determine_is_refused(name, message):
