@@ -521,14 +521,6 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
         # A retrieved neighbour rises and stays one row; a cycle ends.
         (graph("a>c"), RANKING, {"head": 2, "damping": 1.0}, {"c": 12, "a": 10, "b": 8}),
         (graph("a>b", "b>a"), RANKING, {"head": 2}, {"a": 14, "b": 13, "c": 2}),
-        # The ranking stays above what is put below it.
-        (
-            LINKS,
-            RANKING,
-            {"head": 2, "place": "below"},
-            {"a": 10, "b": 8, "c": 2, "x": 1, "y": 0, "z": 0},
-        ),
-        (LINKS, RANKING, {"head": 2, "most": 1}, {"a": 10, "x": 9, "b": 8, "c": 2}),
         (LINKS, RANKING, {"head": 2, "depth": 3}, {"a": 10, "x": 9, "b": 8}),
         # Negative scores count from the lowest.
         (graph("a>x"), ranked_by(a=-1.0, b=-2.0, c=-5.0), {}, {"a": -1, "b": -2, "x": -3, "c": -5}),
@@ -543,17 +535,22 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
 )
 def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):
     result = LinkExpansion(links, **{"head": 1, "damping": 0.5, **settings})(given)
-    if settings.get("place") == "below":
-        assert list(result["docno"]) == list(expected)
-    else:
-        assert scored(result) == expected and list(result["docno"]) == list(expected)
+    assert scored(result) == expected and list(result["docno"]) == list(expected)
 
 
 def test_a_hub_is_not_followed_and_counted():
     hub = graph(*(f"a>n{number}" for number in range(10_000)), "b>x")
-    stage = LinkExpansion(hub, largest_hub=100)
+    stage = LinkExpansion(hub)
     assert set(stage(RANKING)["docno"]) == {"a", "b", "c", "x"}
     assert stage.counts["hubs"] == 1 and stage.counts["added"] == 1
+
+
+def test_at_most_a_hundred_documents_are_new():
+    neighbours = [f"a>n{number:03}" for number in range(100)]
+    result = LinkExpansion(graph(*neighbours, "b>m", "b>n000"), head=2, damping=1.0)(RANKING)
+    new = [docno for docno in result["docno"] if docno not in ("a", "b", "c")]
+    # m has the lowest score of the 101.
+    assert new == ["n000", *(f"n{number:03}" for number in range(1, 100))]
 
 
 def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query():
@@ -584,10 +581,10 @@ def test_a_collection_without_links_is_refused():
     refused("not bound", lambda: LinkExpansion()(RANKING))
 
 
-WRONG = [("head", 0), ("direction", "up"), ("damping", 0), ("damping", 1.5), ("largest_hub", 0)]
+WRONG = [("head", 0), ("direction", "up"), ("damping", 0), ("damping", 1.5)]
 
 
-@pytest.mark.parametrize(("name", "value"), [*WRONG, ("most", 0), ("place", "above"), ("depth", 0)])
+@pytest.mark.parametrize(("name", "value"), [*WRONG, ("depth", 0)])
 def test_impossible_settings_are_refused(name, value):
     refused(name, lambda: LinkExpansion(LINKS, **{name: value}))
 
