@@ -517,7 +517,7 @@ REFUSED = {
             f"{PHRASES.replace('phrases.jsonl', 'own_agent.py')} retriever=ql",
             "QueryLikelihood does not support",
         ),
-        ("retriever.k3=1", r"no argument of the chosen retriever\. valid: b, depth, k1"),
+        ("retriever.k3=1", r"not an argument of the chosen retriever\. valid: b, depth, k1"),
         ("agent.max_serches=1", r"did you mean agent.max_searches\?"),
         ("agent.tool.depth=1", "'agent.tool' is not an argument of the chosen agent"),
         ("retreiver.k1=1", "there is no group or key 'retreiver'"),
