@@ -128,7 +128,7 @@ def _loaded(source: str) -> FileTokenizer:
         return FileTokenizer(file, path.name)
     if path.exists() or not is_hub_name(source):
         raise InputError(
-            f"there is not a tokenizer at {source}",
+            f"there is no tokenizer at {source}",
             valid="the path of a tokenizer.json, or a model's name on the Hugging Face hub",
             do="check the path",
         )

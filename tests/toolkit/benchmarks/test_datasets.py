@@ -575,7 +575,7 @@ def test_too_few_questions_and_other_ids_are_refused():
         pi_serini_slices({"1": "a"}, {"a": 2})
     with pytest.raises(InputError, match="1 questions too few"):
         pi_serini_slices({"1": "a", "2": "a"}, {"a": 1}, total=3)
-    with pytest.raises(InputError, match="no number"):
+    with pytest.raises(InputError, match="not a number"):
         pi_serini_slices({"q1": "a"}, {"a": 1})
 
 
