@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import InstantiationException
@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from soundingline.toolkit.errors import RUNTIME, InputError, RuntimeKeys, check_int
+from soundingline.toolkit.errors import FILE, RUNTIME, InputError, RuntimeKeys, check_int
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import AGENTS, Price
@@ -40,7 +40,7 @@ def make(config: DictConfig) -> Any:
     `InputError` for an argument that the target does not take, a value of another type than its
     signature says, and whatever the target itself refuses.
     """
-    check_arguments(config)
+    check_option(config)
     try:
         return instantiate(config)
     except InstantiationException as error:
@@ -122,7 +122,7 @@ def stage_model(config: DictConfig, group: str, budget: Budget) -> LanguageModel
     return llm
 
 
-def check_arguments(config: DictConfig) -> None:
+def check_option(config: DictConfig) -> None:
     """Check an option's values, and those of the options among them, against the signature of its
     target. `InputError` for an argument that the target does not take, and for a value of another
     type than its annotation."""
@@ -142,19 +142,20 @@ def check_arguments(config: DictConfig) -> None:
     for name, value in values.items():
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
-            check_arguments(part)
+            check_option(part)
         elif not fits(value, hints.get(name, Any)):
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)
             wanted = annotation.__name__ if plain else str(annotation).replace("'", "")
-            wanted = re.sub(r"^(?:Runtime|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
+            wanted = re.sub(r"^(?:Runtime|FileName|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
             shown = redact(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
 
 
-def without_runtime(option: Any, group: str) -> Any:
-    """The plain values of a group's option without those that change no result: the arguments that
-    its class declares as `Runtime`, and so those of the options among its arguments."""
+def identifying_values(option: Any, group: str) -> Any:
+    """The plain values of a group's option that can change a result: no argument that its class
+    declares as `Runtime`, of a `FileName` the last part, and the same of the options among its
+    arguments."""
     if not isinstance(option, Mapping):
         return option
     metadata: dict[str, tuple[Any, ...]] = {}
@@ -169,7 +170,9 @@ def without_runtime(option: Any, group: str) -> Any:
         keys = [each for each in declared if isinstance(each, RuntimeKeys)]
         if keys and isinstance(value, Mapping):
             value = {key: inner for key, inner in value.items() if key not in keys[0].names}
-        lasting[name] = without_runtime(value, group)
+        if FILE in declared and isinstance(value, str):
+            value = PurePath(value).name
+        lasting[name] = identifying_values(value, group)
     return lasting
 
 
@@ -183,8 +186,8 @@ def _annotations(target: Any, include_extras: bool = False) -> dict[str, Any]:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a plain value is valid for an annotation by pydantic's strict rules for JSON: an int
-    is a float, a bool is no number, a scalar is no sequence. What an annotation of another class
-    accepts is left to the target, but for null."""
+    is a float, a bool is not a number, a scalar is not a sequence. What an annotation of another
+    class accepts is left to the target, but for null."""
     try:
         _adapter(hint).validate_json(json.dumps(value), strict=True)
     except ValidationError:

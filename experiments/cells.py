@@ -8,7 +8,7 @@ change at a time. With `indexing.shards=4` that product has a cell for each shar
       mode: MULTIRUN
       sweeper:
         params: {unit: "document,passage"}     # every combination, as in Hydra's own sweeper
-        axes:                                  # crossed likewise; an entry may set several keys
+        axes:                                  # crossed too; an entry may set several keys
           benchmarks:
             - benchmark=vaswani
             - [benchmark=ir_datasets, benchmark.dataset=beir/scifact/test]

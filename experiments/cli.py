@@ -388,7 +388,7 @@ class CommandParser(argparse.ArgumentParser):
         paths = [Path(item) for item in items if self._is_path(item)]
         if self._path is None:
             if paths:
-                raise InputError(f"{paths[0]} is no override", valid="KEY=VALUE")
+                raise InputError(f"{paths[0]} is not an override", valid="KEY=VALUE")
             return []
         name, kind = self._path.name.upper(), self._hints[self._path.name]
         if _is_sequence(kind):
@@ -401,7 +401,7 @@ class CommandParser(argparse.ArgumentParser):
         return [str(path) if kind is str else path for path in paths]
 
     def overrides(self, items: Sequence[str]) -> list[str]:
-        """The arguments that are no paths."""
+        """The arguments that are not paths."""
         return [item for item in items if not self._is_path(item)]
 
     def _is_path(self, argument: str) -> bool:

@@ -247,11 +247,13 @@ def _chosen_file(path: Path, root: Any) -> Path:
     cells = sorted(file.parent for file in path.glob(f"*/{CHOSEN}"))
     if (path / CHOSEN).exists() or not cells:
         return path / CHOSEN
-    from soundingline.experiments.build import without_runtime  # here, because it imports clients
+    from soundingline.experiments.build import (
+        identifying_values,
+    )  # here, because it imports clients
 
     # A recorded tuning is data: nothing in it is resolved, and nothing that it names is imported.
     here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
-    runtime = {group: {*here[group]} - {*without_runtime(here[group], group)} for group in TUNED}
+    runtime = {group: {*here[group]} - {*identifying_values(here[group], group)} for group in TUNED}
     wanted = _tuning_identity(redact(here), runtime)
     configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
     matching = [cell for cell in cells if _tuning_identity(configs[cell], runtime) == wanted]
@@ -564,7 +566,7 @@ def _check_options(config: DictConfig) -> None:
         if option is None or OmegaConf.is_dict(option):
             continue
         do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
-        raise InputError(f"{group}={option} is no option", do=do)
+        raise InputError(f"{group}={option} is not an option", do=do)
 
 
 def is_choice(override: str) -> bool:
@@ -600,8 +602,9 @@ def no_such_key(key: str, names: Iterable[str]) -> InputError:
 
 
 def check_choices(overrides: Iterable[str]) -> None:
-    """`InputError` for the first override that chooses of a group what is no name of an option,
-    such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
+    """`InputError` for the first override that chooses of a group what is not the name of an
+    option, such as null, a number or a mapping, or names no key. Hydra has no words of its own for
+    these.
     """
     for text in overrides:
         if "=" in text and not key_of(text):

@@ -24,9 +24,9 @@ from soundingline.experiments.config import Settings
 from soundingline.experiments.fitting import (
     Example,
     brier,
-    calibration_error,
     check_steps,
     checkpoint_to_train,
+    expected_calibration_error,
     fit,
     fit_probabilities,
     load,
@@ -118,7 +118,7 @@ def distill(
     questions. Without a model, a question is the subject of a document. Clusters are those of
     `scorer.locator`'s vectors, or of words. FOLDER holds the result of each step:
     `questions.json`, the run `candidates`, `judgements.jsonl`, the checkpoint `student`,
-    `calibration.json`, `reliability.png` and `report.json`. The same command goes on behind the
+    `calibration.json`, `reliability.png` and `report.json`. The same command goes on after the
     last complete step. Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
     agent.calibration=FOLDER/calibration.json`.
     """
@@ -156,7 +156,7 @@ def distill(
         learning, calibrating, checking = split(written, held_out)
         if not (student := folder / "student").exists():
             (folder / "report.json").unlink(missing_ok=True)
-            learnt = [e for row in rows if row["query"] in learning for e in examples(row)]
+            learnt = [e for row in rows if row["query"] in learning for e in student_examples(row)]
             network, tokenizer = load("cross_encoder", start, seed)
             losses = fit(
                 "cross_encoder", network, tokenizer, learnt,
@@ -338,7 +338,7 @@ def overall(row: Mapping[str, Any]) -> float:
     return float(np.mean([c["score"] for c in row["requirements"]]) if stated is None else stated)
 
 
-def examples(row: Mapping[str, Any]) -> Iterator[Example]:
+def student_examples(row: Mapping[str, Any]) -> Iterator[Example]:
     """What a student learns from a document: the score of each requirement in the passage that it
     rests on, and the overall probability of the question with each of these passages."""
     texts = {chunk["id"]: chunk["text"] for chunk in row["chunks"]}
@@ -406,7 +406,7 @@ def _calibrate(
     probabilities, met = checked
     by_time = {"before": probabilities, "after": list(map(Calibration(str(path)), probabilities))}
     write_reliability(folder / "reliability.png", by_time, met)
-    error = {time: calibration_error(values, met) for time, values in by_time.items()}
+    error = {time: expected_calibration_error(values, met) for time, values in by_time.items()}
     report = {
         "teacher": settings.choices["scorer"],
         "teacher_llm": getattr(language_model(settings.config, "librarian_llm"), "name", None),

@@ -215,7 +215,9 @@ def fit_probabilities(
     }
 
 
-def calibration_error(probabilities: Sequence[float], met: Sequence[bool], bins: int = 10) -> float:
+def expected_calibration_error(
+    probabilities: Sequence[float], met: Sequence[bool], bins: int = 10
+) -> float:
     """The expected calibration error (Guo et al., ICML 2017), 0 to 1: the mean difference between
     probability and share over bins of equal width, weighted by their size."""
     values, labels = np.asarray(probabilities, float), np.asarray(met, float)

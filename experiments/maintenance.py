@@ -323,7 +323,7 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
     published = published_statistics(config.benchmark, option)
     try:
         counter = load_tokenizer(source)
-        ours = statistics(make(config.benchmark), make(config.unit), counter.count)
+        ours = collection_statistics(make(config.benchmark), make(config.unit), counter.count)
     except InputError:
         if published[1]:
             Console().print(_statistics_table({}, *published))
@@ -333,7 +333,7 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
     Console(soft_wrap=True).print(f"Tokens are {tokens}; titles are not counted.", highlight=False)
 
 
-def statistics(
+def collection_statistics(
     benchmark: Benchmark, segmenter: Segmenter, count: Callable[[str], int]
 ) -> dict[str, float]:
     """Number and mean length of the questions, documents and units of a benchmark, and the mean

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from soundingline.experiments.build import declares, without_runtime
+from soundingline.experiments.build import declares, identifying_values
 from soundingline.experiments.config import (
     NO_OPTION,
     Settings,
@@ -60,14 +60,6 @@ _USUAL = {
     "scorer": "overlap",
     "agent": "keyword",
 }
-# Settings that name files; a collection or weights that have moved are the same, and their content
-# has a fingerprint of its own.
-_FILES = {
-    "benchmark": ("path", "questions", "corpus", "topics", "answers", "qrels", "gold_qrels"),
-    "scorer": ("path",),
-    "tool": ("tokenizer",),
-    "unit": ("tokenizer",),
-}
 _LABEL_LENGTH = 120  # at most, so that a name fits every file system
 
 
@@ -84,16 +76,7 @@ def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, 
         )
         # A renewed key of a language model is the same model.
         plain = redact(plain) if group.endswith("llm") else plain
-        values[group] = without_runtime(plain, group)
-        if isinstance(values[group], dict):
-            for key in _FILES.get(group, ()):
-                if isinstance(value := values[group].get(key), str):
-                    values[group][key] = PurePath(value).name
-            if group == "retriever":
-                values[group].pop("source", None)  # a tuning, whose choice is among the values
-            server = values[group].get("server")
-            if isinstance(server, dict) and isinstance(server.get("gguf"), str):
-                server["gguf"] = PurePath(server["gguf"]).name
+        values[group] = identifying_values(plain, group)
     return values
 
 

@@ -20,7 +20,13 @@ from soundingline.pipelines.cache import keep_bound
 from soundingline.pipelines.compose import WithoutDocuments, compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankTop
-from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
+from soundingline.pipelines.stage import (
+    Collection,
+    Stage,
+    bound,
+    check_fingerprint,
+    computes_on_gpu,
+)
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
@@ -145,8 +151,8 @@ class Stages:
         for transformer in self.transformers.values():
             if isinstance(transformer, Stage):
                 transformer.validate(engine)
-        for part in (self.scorer, self.locator):
-            _ = part and part.fingerprint
+        for part in filter(None, (self.scorer, self.locator)):
+            check_fingerprint(part)
         if isinstance(self.list_reranker, Stage):
             self.list_reranker.validate(engine)
         compose(**self.transformers, aggregate=False)
@@ -328,13 +334,13 @@ def _model_of(
     if isinstance(part, Stage) and part.needs_logprobs and not llm.gives_logprobs:
         raise InputError(
             f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
-            valid="a model behind chat completions, such as vllm/... or openai_compatible",
+            valid="a model with chat completions, such as vllm/... or openai_compatible",
             do=f"choose one for it (llm@{role}_llm=...), or set {group}.score=generated",
         )
     if isinstance(part, Stage) and part.needs_completions and not llm.continues_text:
         raise InputError(
             f"the {group} continues a text, and the API of {llm.name} answers messages",
-            valid="a model behind text completions (OpenAICompletions), such as rank1",
+            valid="a model with text completions (OpenAICompletions), such as rank1",
             do=f"choose one for it: llm@{role}_llm=rank1",
         )
     return blocking_model(llm, role), llm
@@ -399,7 +405,7 @@ def with_literature_tools(
             caches=caches,
             model=blocking,
             gives_logprobs=llm is None or llm.gives_logprobs,
-            **statistics(built),
+            **index_statistics(built),
         )
         scorer = scorer.bind(resources)
     if reranker is not None:
@@ -451,7 +457,7 @@ def parts_of(search_tool: SearchTool, built: BoundPipeline) -> dict[str, Any]:
     return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
 
 
-def statistics(built: BoundPipeline) -> dict[str, Any]:
+def index_statistics(built: BoundPipeline) -> dict[str, Any]:
     """What the index tells of its collection."""
     index = built.collection.index
     return {"document_frequency": word_frequency(index), "documents": len(index)}

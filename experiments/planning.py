@@ -441,7 +441,7 @@ class ExperimentPlan:
         )
 
     def formula(self) -> Iterator[str]:
-        """The numbers behind the estimate, one line for each cell."""
+        """The numbers of the estimate, one line for each cell."""
         for number, each in enumerate(self.estimates(), start=1):
             if each:
                 typical, total = each.typical, each.total

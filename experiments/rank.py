@@ -172,7 +172,7 @@ def keep_rewrites(
 ) -> dict[str, dict[str, float]]:
     """Write each query as it was, as it was rewritten, and what happened on the way to
     `rewrites.jsonl`. Returns, by question with accepted answers, how many rewritten queries contain
-    one that the question lacks, as a measure. Nothing without a rewriter."""
+    one that is missing from the question, as a measure. Nothing without a rewriter."""
     by_query: dict[str, list[Mapping[str, str]]] = {}
     for row in rewrites(notes):
         by_query.setdefault(row["raw"], []).append(row)

@@ -188,5 +188,5 @@ def _with_valid_keys(error: BaseException, key: str) -> str:
     keys = node if isinstance(node, DictConfig) else ()
     valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
     do = did_you_mean(name, valid, prefix=f"{option}.")
-    what = f"{key!r} is no argument of the chosen {option}"
+    what = f"{key!r} is not an argument of the chosen {option}"
     return str(InputError(what, valid=", ".join(valid), do=do))

@@ -55,7 +55,7 @@ class Progress:
         self.trajectories = 0
         self.costs: list[Mapping[str, float]] = []  # of the first questions, which bounds it
         self.ledger = ledger
-        self._warnings: list[str] = []  # the first ones, likewise
+        self._warnings: list[str] = []  # the first ones
         self._more_warnings = self._failed = self._judged = self._right = 0
         self._calls = Counter[str]()  # by the code of the refusal, which is empty for the others
         self._accepted = accepted
@@ -185,7 +185,7 @@ def repeat_agents(config: DictConfig, budget: Budget) -> list[Agent]:
 
 def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Agent:
     """The agent, bound to its budget; `InputError` where it cannot work with the model (which need
-    not run yet), or lacks one."""
+    not run yet), or if one is missing."""
     if agent.requires_llm and llm is None:
         raise InputError(
             "the agent asks a language model, and none is chosen",

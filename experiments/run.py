@@ -20,8 +20,8 @@ from soundingline.experiments.pipeline import (
     PipelineOpener,
     Stages,
     build_pipeline,
+    index_statistics,
     parts_of,
-    statistics,
     with_literature_tools,
 )
 from soundingline.experiments.rank import corpus_costs
@@ -242,7 +242,7 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         progress_bar() as progress,
     ):
         folder.note_servers({"llm": version_of_server(served.get("model"))})
-        index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
+        index = index_statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.collection.resolver, **served, "ledger": ledger}
         shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
 

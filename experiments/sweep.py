@@ -262,7 +262,7 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
     measures; `InputError` for a metric that the run does not have."""
     # Imported here, like the evaluation in `end_sweep`.
     from soundingline.toolkit.evaluation.comparison import TESTED
-    from soundingline.toolkit.report.results import main_measure
+    from soundingline.toolkit.report.measures import main_measure
 
     metric = config.optimized_metric
     if metric and metric not in run.metrics:

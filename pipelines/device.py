@@ -212,7 +212,7 @@ def in_batches(
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
-    """Token ids, padded after their end by `pad`, and their mask: what a network of transformers
+    """Token ids, padded at the end by `pad`, and their mask: what a network of transformers
     takes. Their width on a GPU is a multiple of 8, which the fused kernels of attention need of a
     mask."""
     torch = import_optional("torch")

@@ -420,7 +420,7 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # with the table in docs/results.md.
 SIZES = {
     "toolkit": (92, 27_400),
-    "pipelines": (65, 18_000),
+    "pipelines": (65, 17_950),
     "agents": (17, 4_600),
     "experiments": (37, 11_300),
 }
@@ -443,11 +443,24 @@ def test_public_class_names_are_unique():
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
+# Commands and the functions that they call, entry points, and what each form of exchange has.
+SHARED_NAMES = {"compare", "tune", "main", "read", "write"}
+
+
+def test_public_function_names_are_unique():
+    places = {}
+    for module, (source, _) in read_sources(ROOT).items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, set()).add(module)
+    assert {name for name, modules in places.items() if len(modules) > 1} == SHARED_NAMES
+
+
 def test_few_options_have_one_value_everywhere():
     """`python tests/option_values.py` prints them; such an option should be a constant."""
     single, places, values = with_one_value()
     assert {"tool.depth", "agent.prompt"} <= set(values) - {*single, *places}  # have several
-    assert len(single) <= 85, single
+    assert len(single) <= 80, single
 
 
 def importers_of(name):
@@ -573,3 +586,43 @@ def test_a_form_that_cannot_fail_is_found(body, forms):
     source = "def test_it(x):\n" + "".join(f"  {line}\n" for line in body.split("\n"))
     assert len(list(forms_that_cannot_fail(source))) == forms
     assert list(forms_that_cannot_fail(source.replace("test_it", "helper"))) == []
+
+
+def disguises(source):
+    """Forms that hide which code runs: an intercepted attribute, a method's identity as a
+    condition, an attribute that is read for its side effect, a class's subclasses as a list."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            names = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            yield from names & {"__getattr__", "__getattribute__", "__setattr__", "__class__"}
+        elif isinstance(node, ast.Attribute) and node.attr == "__subclasses__":
+            yield node.attr
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            names = [getattr(side, "attr", side) for side in (node.left, node.comparators[0])]
+            if names[0] == names[1]:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Assign):
+            if ast.unparse(node.targets[0]) == "_":
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, (ast.Attribute, ast.Subscript)):
+            yield ast.unparse(node)
+
+
+def test_no_form_hides_which_code_runs():
+    hidden = {module: list(disguises(source)) for module, (source, _) in read_sources(ROOT).items()}
+    assert not {module: forms for module, forms in hidden.items() if forms}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    def __getattr__(self, name): return getattr(self.other, name)",
+        "if type(self).windows is not Scorer.windows: pass",
+        "if type(self).windows is Scorer.windows: pass",
+        "_ = prepared.index",
+        "prepared.index",
+        "kinds = Base.__subclasses__()",
+    ],
+)
+def test_a_form_that_hides_which_code_runs_is_found(source):
+    assert len(list(disguises(source))) == 1

@@ -96,8 +96,8 @@ def silent() -> Iterator[None]:
 
 class Console(rich.console.Console):
     """Rich's console without markup and emoji codes in strings, and with control characters
-    escaped. Pass a `rich.text.Text` for styled text. A character that the encoding of the stream
-    lacks becomes `?`. The arguments are those of Rich."""
+    escaped. Pass a `rich.text.Text` for styled text. A character that is missing from the encoding
+    of the stream becomes `?`. The arguments are those of Rich."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("quiet", _silent.get())
@@ -186,8 +186,8 @@ class _ProgressLines(Progress):
 
 def progress_bar(*, transient: bool = False) -> Progress:
     """A progress bar on standard error with a description, counts, elapsed and remaining time. A
-    `transient` bar disappears when it ends. If standard error is no terminal, or belongs to one of
-    several processes of a sweep, which would overwrite each other's bars, one line a minute."""
+    `transient` bar disappears when it ends. If standard error is not a terminal, or belongs to one
+    of several processes of a sweep, which would overwrite each other's bars, one line a minute."""
     console = Console(stderr=True)
     if not console.is_terminal or multiprocessing.current_process().name != "MainProcess":
         return _ProgressLines(console=console, disable=True)
@@ -296,7 +296,7 @@ def _place(frames: list[re.Match[str]]) -> str:
 
 
 def _exception(block: str) -> str:
-    """The first line of the exception, which is the first line without indentation behind the last
+    """The first line of the exception, which is the first line without indentation after the last
     frame, without the module of its class."""
     *_, last = [0, *(match.end() for match in _FRAME.finditer(block))]
     lines = [line for line in block[last:].splitlines() if line and not line[0].isspace()]

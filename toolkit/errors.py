@@ -22,6 +22,11 @@ Runtime = Annotated[T, RUNTIME]
 """The type of an argument that says where, how fast or for how much money something is computed,
 and so changes no result: `threads: Runtime[int] = 1`. A run may be resumed with another value."""
 
+FILE = "file"
+FileName = Annotated[T, FILE]
+"""The type of an argument that names a file or a folder, of which the last part counts alone: what
+was moved is the same, and its content has a fingerprint of its own."""
+
 
 class RuntimeKeys(NamedTuple):
     """The same of single keys of an argument that is a mapping, as metadata of its annotation."""
@@ -63,9 +68,9 @@ def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"did you mean {prefix}{names[close[0]]}?" if close else ""
 
 
-def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> None:
+def check_argument_names(function: Callable[..., Any], arguments: Iterable[str]) -> None:
     """Raise a `TypeError` with the nearest valid name for a keyword argument that a function or a
-    constructor lacks."""
+    constructor does not have."""
     parameters = inspect.signature(function).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     if inspect.Parameter.VAR_KEYWORD in kinds:
@@ -78,11 +83,11 @@ def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> N
 
 
 def check_call(function: F) -> F:
-    """Check the keyword arguments of each call by `check_arguments`."""
+    """Check the keyword arguments of each call by `check_argument_names`."""
 
     @wraps(function)
     def checked(*values: Any, **arguments: Any) -> Any:
-        check_arguments(function, arguments)
+        check_argument_names(function, arguments)
         return function(*values, **arguments)
 
     return checked  # type: ignore[return-value]

@@ -84,7 +84,7 @@ class RecordedCall:
     @property
     def searched(self) -> bool:
         """Whether the call is a successful search: of one of our tools by its name, of any other
-        tool by its ranking. Following links ranks documents too, and is no search."""
+        tool by its ranking. Following links ranks documents too, and is not a search."""
         ranked = bool(self.ranking) and self.name != "expand"
         return not self.error and (self.name in SEARCHES or ranked)
 

@@ -43,7 +43,7 @@ from soundingline.toolkit.optional import check_optional
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.search.snippets import prepare as prepare_snippets
+from soundingline.toolkit.search.snippets import load_tables as prepare_snippets
 
 if TYPE_CHECKING:  # not in the core install
     from soundingline.experiments.serve.sessions import QuestionQueue, Service

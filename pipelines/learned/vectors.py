@@ -494,7 +494,7 @@ class TorchSearch:
         candidates = [row.nonzero()[:, 0].cpu().numpy() for row in approximate >= least[:, None]]
 
         def best(query: Vectors, numbers: NDArray[np.int64]) -> BestDocuments:
-            return ordered(numbers, maxsim([query], self._documents, numbers)[0], depth)
+            return select_best(numbers, maxsim([query], self._documents, numbers)[0], depth)
 
         with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(best, queries, candidates))
@@ -602,13 +602,13 @@ def _score(
 def _best(scores: NDArray[np.float32], depth: int) -> BestDocuments:
     """The `depth` highest scores of all documents; of equal ones at the end, the first."""
     if depth >= len(scores):
-        return ordered(np.arange(len(scores)), scores, depth)
+        return select_best(np.arange(len(scores)), scores, depth)
     least = np.partition(scores, -depth)[-depth]
     numbers = np.flatnonzero(scores >= least)
-    return ordered(numbers, scores[numbers], depth)
+    return select_best(numbers, scores[numbers], depth)
 
 
-def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> BestDocuments:
+def select_best(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> BestDocuments:
     """The best of some documents in ascending order of their numbers."""
     order = np.lexsort((numbers, -scores))[:depth]
     return BestDocuments(numbers[order], scores[order].astype(np.float64))
@@ -675,7 +675,7 @@ class CompressedVectors:
 
 def write_compressed(blocks: Blocks, folder: Path) -> int:
     """Write the vectors of an encoded corpus; their dimensions. `InputError` for vectors too few to
-    train on, and for dimensions that are no multiple of 4."""
+    train on, and for dimensions that are not a multiple of 4."""
     rows = blocks.counts["rows"]
     dimensions = next(iter(blocks)).values.shape[1]
     if rows < FEWEST_ROWS or dimensions % _SUB:
@@ -806,7 +806,7 @@ class CompressedSearch:
             scores = self._approximate(similar, candidates)
             candidates = np.sort(candidates[np.argpartition(-scores, rescored)[:rescored]])
         (scores,) = maxsim([query], self._documents, candidates)
-        return ordered(candidates, scores, depth)
+        return select_best(candidates, scores, depth)
 
     def _candidates(self, similar: NDArray[np.float32]) -> NDArray[np.int64]:
         probes = min(self._probes, len(similar))

@@ -29,7 +29,7 @@ from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price, UsageTotals
-from soundingline.toolkit.report.measures import describe
+from soundingline.toolkit.report.measures import look_up_measure
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
@@ -498,7 +498,7 @@ def test_replies_without_text_and_call_are_sampled_again_and_count_no_turn():
     assert trajectory.usage["output_tokens"] == 25
     stored = from_record(json.loads(dump_trajectory(trajectory)))
     assert stored.usage["agent_resampled"] == 3
-    assert "sampled again" in describe("usage_agent_resampled").definition
+    assert "sampled again" in look_up_measure("usage_agent_resampled").definition
 
 
 @pytest.mark.parametrize(("resample", "counted"), [(0, None), (2, 2)])

@@ -376,7 +376,7 @@ def test_a_question_survives_kill_9_between_rounds(tmp_path):
     assert trajectory.status == "completed", trajectory.traceback
     assert {docid for docid, _ in scorer.scored} == {"rye"}
     assert [row["round"] for row in trajectory.rounds] == [1, 2]
-    assert "went on behind round 1" in trajectory.warnings
+    assert "went on after round 1" in trajectory.warnings
     with folder.writing({"sealed": False, "fingerprints": {}}):
         folder.write(trajectory)
     assert not file.exists() and folder.read("q") == trajectory
@@ -774,7 +774,7 @@ def facts(trajectory):
         del timed["seconds"]
     del record["started"]
     record["usage"] = {n: v for n, v in record["usage"].items() if "seconds" not in n}
-    record["warnings"] = [w for w in record["warnings"] if not w.startswith("went on behind")]
+    record["warnings"] = [w for w in record["warnings"] if not w.startswith("went on after")]
     return dict(record)
 
 
@@ -795,8 +795,8 @@ def test_a_kill_behind_any_round_changes_nothing(tmp_path, seed, model):
         assert broken.reads[-1] == unbroken.reads[-1], "what the re-ranker of lists reads"
         assert sorted(broken.reads) == sorted(unbroken.reads), "what the scorer reads"
         assert broken.asked == unbroken.asked, "an equal query is not searched again"
-        notes = [w for w in broken.trajectory.warnings if w.startswith("went on behind")]
-        assert notes == [f"went on behind round {number}" for number in kills]
+        notes = [w for w in broken.trajectory.warnings if w.startswith("went on after")]
+        assert notes == [f"went on after round {number}" for number in kills]
 
 
 @pytest.mark.parametrize("calls", [5, 9, 14])
@@ -820,6 +820,6 @@ def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(tmp_path, 
     path.write_bytes(b"".join(lines))
     again = started(World(1, faults=False), path, Counter(), model=True)
     assert facts(again) == facts(unbroken.trajectory)
-    behind = [f"went on behind round {damaged - 1}"] if damaged > 1 else []
-    assert [w for w in again.warnings if w.startswith("went on behind")] == behind
+    behind = [f"went on after round {damaged - 1}"] if damaged > 1 else []
+    assert [w for w in again.warnings if w.startswith("went on after")] == behind
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == b"".join(lines)

@@ -38,7 +38,7 @@ from soundingline.agents.chat import ChatAgent
 from soundingline.agents.literature import Navigator
 from soundingline.experiments import Experiment
 from soundingline.experiments.build import make_search_tool
-from soundingline.experiments.pipeline import statistics as corpus_statistics
+from soundingline.experiments.pipeline import index_statistics as corpus_statistics
 from soundingline.experiments.pipeline import with_literature_tools
 from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
 from soundingline.experiments.serve.server import prepared_process

@@ -1,6 +1,7 @@
 """The command line: what starting a command imports, what its help says, and how bad input is
 refused."""
 
+import inspect
 import json
 import os
 import re
@@ -317,7 +318,7 @@ def called():
     seen = set()
 
     def note(frame, event, argument):
-        if event == "call":
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # not a class's body
             seen.add((frame.f_code.co_filename, frame.f_code.co_name))
 
     threading.setprofile(note)
@@ -337,6 +338,16 @@ def test_the_functions_that_the_map_of_the_code_names_are_called(entry, capsys):
         assert entry("run", *TINY, "tool.page=0") == 2
     missing = [place for place in places if (str(ROOT / place[1]), place[0]) not in seen]
     assert not missing
+
+
+def test_one_question_needs_few_files(entry):
+    """Those with a called function, composing, indexing, answering, reports."""
+    packages = [ROOT / name for name in PACKAGES]
+    with called() as seen:
+        assert entry("run", *TINY, "benchmark.questions=1", "name=x") == 0
+    called_in = {Path(file) for file, name in seen if file.endswith(".py") and name[0] != "<"}
+    files = [file for file in called_in if any(file.is_relative_to(each) for each in packages)]
+    assert 60 < len(files) <= 83, sorted(str(file.relative_to(ROOT)) for file in files)
 
 
 def test_the_stack_from_the_command_line_to_the_kernel_of_bm25_is_short(entry, monkeypatch):
@@ -415,11 +426,11 @@ REFUSED = {
         ("retriever=1", "names no option.*bm25_default"),
         ("retriever={a:1}", "names no option"),
         ("experiment=[demo,null]", "names no option.*pasamaster/librarians"),
-        ("rewriter_llm=openai_compatible", "is no option.*llm@rewriter_llm=openai_compatible"),
-        ("enrichment_llm=5", "enrichment_llm=5 is no option.*llm@enrichment_llm=NAME"),
-        ("reranker_llm=gpt-5.5", "is no option.*llm@reranker_llm=gpt-5.5"),
-        ("librarian_llm=gpt-5.5", "is no option.*llm@librarian_llm=gpt-5.5"),
-        ("list_reranker=monot5", "is no option.*reranker@list_reranker=monot5"),
+        ("rewriter_llm=openai_compatible", "is not an option.*llm@rewriter_llm=openai_compatible"),
+        ("enrichment_llm=5", "enrichment_llm=5 is not an option.*llm@enrichment_llm=NAME"),
+        ("reranker_llm=gpt-5.5", "is not an option.*llm@reranker_llm=gpt-5.5"),
+        ("librarian_llm=gpt-5.5", "is not an option.*llm@librarian_llm=gpt-5.5"),
+        ("list_reranker=monot5", "is not an option.*reranker@list_reranker=monot5"),
         (
             "agent=chat llm=vllm/qwen3_8b llm.server.options=null",
             r"llm.server.options=None\. valid: a value of type Mapping\[str, Any\]",
@@ -437,7 +448,7 @@ REFUSED = {
         ("agent.max_searches=-1", "max_searches=-1"),
     ],
     "rank": [
-        ("list_reranker=monot5", "is no option.*reranker@list_reranker=monot5"),
+        ("list_reranker=monot5", "is not an option.*reranker@list_reranker=monot5"),
         ("-m --cfg job", "--cfg/-c: not allowed with argument --multirun/-m"),
         ("--cfg job --info", "--info/-i: not allowed with argument --cfg/-c"),
         ("--resolve", "--resolve"),
@@ -506,9 +517,9 @@ REFUSED = {
             f"{PHRASES.replace('phrases.jsonl', 'own_agent.py')} retriever=ql",
             "QueryLikelihood does not support",
         ),
-        ("retriever.k3=1", r"no argument of the chosen retriever\. valid: b, depth, k1"),
+        ("retriever.k3=1", r"not an argument of the chosen retriever\. valid: b, depth, k1"),
         ("agent.max_serches=1", r"did you mean agent.max_searches\?"),
-        ("agent.tool.depth=1", "'agent.tool' is no argument of the chosen agent"),
+        ("agent.tool.depth=1", "'agent.tool' is not an argument of the chosen agent"),
         ("retreiver.k1=1", "there is no group or key 'retreiver'"),
         ("retreiver=ql", r"did you mean retriever\?"),
         ("retriever=bm26", r"retriever=bm26 names no option\. valid: agentir_4b, bm25_crossfit, "),
@@ -564,7 +575,7 @@ def test_it_is_told_by_every_command_and_in_python(entry, capsys):
         Experiment.compose("+retriver.k1=25")
     with pytest.raises(InputError, match="llm=null names no option"):
         Experiment.compose("llm=null")
-    with pytest.raises(InputError, match=r"'retriever.k3' is no argument .* valid: b, depth, k1"):
+    with pytest.raises(InputError, match=r"'retriever.k3' is not an argument .*: b, depth, k1"):
         Experiment.compose("retriever.k3=1")
 
 

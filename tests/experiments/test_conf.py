@@ -14,7 +14,7 @@ from support.benchmarks import WordBackend, store_of
 from support.commands import run_entry
 from support.documents import code_blocks
 
-from soundingline.experiments.build import check_arguments, fits, make
+from soundingline.experiments.build import check_option, fits, make
 from soundingline.experiments.cli import CONF
 from soundingline.experiments.config import Settings, plain_values, register
 from soundingline.experiments.naming import cell_name
@@ -81,7 +81,7 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
     config = compose("config", overrides=overrides)
     leaf = option_of(config, group)
     if target := leaf.get("_target_"):
-        check_arguments(leaf)
+        check_option(leaf)
         parameters = inspect.signature(get_object(target)).parameters.values()
         settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
         name = target.rpartition(".")[2]
@@ -108,7 +108,7 @@ def test_experiment_composes_and_tells_folders_without_a_name_apart(experiment):
     named = [f"experiment={experiment}"]
     config = compose("config", overrides=named, return_hydra_config=True)
     for group in ("benchmark", "unit", "engine", "retriever", "tool", "agent", "judge"):
-        check_arguments(config[group])
+        check_option(config[group])
     # What a sweep chooses is composed as it will be: each value of each group.
     for key, values in (config.hydra.sweeper.params or {}).items():
         for value in str(values).split(",") if key in GROUPS else ():
@@ -156,7 +156,7 @@ def test_the_documented_option_of_terriers_retriever_composes(tmp_path):
     (tmp_path / "retriever" / "terrier.yaml").write_text(block.content)
     overrides = ["retriever=terrier", "retriever.index_location=my-index"]
     config = compose("config", [*overrides, f"hydra.searchpath=[file://{tmp_path}]"])
-    check_arguments(config.retriever)
+    check_option(config.retriever)
     assert config.retriever == {
         "_target_": "pyterrier.terrier.Retriever",
         "index_location": "my-index",

@@ -319,7 +319,7 @@ def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
     assert "arXiv 2602.21456, Table 2" in text
     assert "Known cause of differences: a laptop run" in text
     assert "the judge is the exact rule, the paper's is Qwen/Qwen3-32B" in text
-    assert "no evidence on the paper's result, which needs its 830 questions" in text
+    assert "not evidence on the paper's result, which needs its 830 questions" in text
     runs = list(Path("runs/text_ranking_table2-fictional").glob("*/manifest.json"))
     named = [contents(run)["config"]["comparison"]["published"] for run in runs]
     assert named == ["text_ranking/table2"] * 2

@@ -217,12 +217,13 @@ OWN = """
 from __future__ import annotations
 from dataclasses import dataclass
 from soundingline.pipelines import BM25
-from soundingline.toolkit.errors import Runtime
+from soundingline.toolkit.errors import FileName, Runtime
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Patient(BM25):
     threads: Runtime[int] = 1
     timeout: int = 1
+    stop_words: FileName[str] = ""
 """
 
 
@@ -232,6 +233,7 @@ def test_an_argument_is_in_the_name_unless_its_class_declares_that_it_changes_no
     (tmp_path / "own_patient.py").write_text(OWN)
     (tmp_path / "retriever").mkdir()
     lines = ["_target_: own_patient.Patient", "k1: 0.9", "b: 0.4", "threads: 1", "timeout: 1"]
+    lines += ["stop_words: /a/short.txt"]
     (tmp_path / "retriever" / "patient.yaml").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -240,6 +242,9 @@ def test_an_argument_is_in_the_name_unless_its_class_declares_that_it_changes_no
         return cell_name(Settings.compose(given, [tmp_path.as_uri()])).rpartition("-")[2]
 
     assert name() == name("retriever.threads=4") != name("retriever.timeout=4")
+    # Of a file, the last part of its path.
+    assert name() == name("retriever.stop_words=/b/short.txt")
+    assert name() != name("retriever.stop_words=/a/long.txt")
 
 
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])

@@ -539,7 +539,7 @@ def test_an_argument_that_only_the_swept_options_have_reaches_the_cells(entry, c
     ):
         assert entry("rank", "-m", *refused, "name=t") == 2
         told = capsys.readouterr().err
-        assert "is no argument of the chosen benchmark" in told and len(told.splitlines()) == 1
+        assert "is not an argument of the chosen benchmark" in told and len(told.splitlines()) == 1
 
 
 def test_the_baseline_of_a_sweep_is_the_cell_with_its_factors_and_the_fewest_others(entry):
@@ -727,7 +727,7 @@ COMMANDS = {
 ASKING = [name for name, command in COMMANDS.items() if command.repeated]
 SIGNALS = {"SIGKILL": {-signal.SIGKILL}, "SIGTERM": {-signal.SIGTERM, 143}, "SIGINT": {130}}
 _DECIDED = ("metrics.json", "questions.json", "funnel.json", "tuning.json", "replay.json")
-# Times, what was spent, and that a question went on behind a round.
+# Times, what was spent, and that a question went on after a round.
 _TIMED = re.compile(r"seconds|created|started|dollars|usage|warnings")
 
 

@@ -21,13 +21,13 @@ from soundingline.experiments.config import Settings, plain_values, read_chosen
 from soundingline.experiments.distillation import (
     WrittenQuestion,
     cluster,
-    examples,
     split,
+    student_examples,
     word_vectors,
 )
 from soundingline.experiments.fitting import (
     Example,
-    calibration_error,
+    expected_calibration_error,
     fit,
     load,
     save_checkpoint,
@@ -299,7 +299,7 @@ def test_a_sweep_of_tunings_ends_in_a_comparison_and_is_one_only_where_it_says_s
 REFUSED = {
     "grid.k1=[]": "k1 is empty",
     "grid.k1=0:4:0": "k1 is '0:4:0'",
-    "tuning.objective=nDGC@10": "'nDGC@10' is no measure",
+    "tuning.objective=nDGC@10": "'nDGC@10' is not a measure",
     "tuning.objective=SetP": "depends on how many",
     "tuning.select=test": "both test",
     "tuning.select=train": "'train'",
@@ -640,7 +640,7 @@ def test_a_student_learns_scores_at_their_passages_and_the_overall_judgement():
         ],
         "overall": None,
     }
-    found = [(one.pair.query, one.pair.text, one.label) for one in examples(row)]
+    found = [(one.pair.query, one.pair.text, one.label) for one in student_examples(row)]
     # A teacher without an overall judgement: the mean of its scores, (0.9 + 0.3) / 2.
     assert [(query, text) for query, text, _ in found] == [
         ("a", "one"),
@@ -652,9 +652,9 @@ def test_a_student_learns_scores_at_their_passages_and_the_overall_judgement():
 
 def test_the_expected_calibration_error_by_hand():
     # Bins: 0.05 and 0.06 (none met), 0.95 (one of two met).
-    error = calibration_error([0.05, 0.06, 0.95, 0.95], [False, False, True, False])
+    error = expected_calibration_error([0.05, 0.06, 0.95, 0.95], [False, False, True, False])
     assert error == pytest.approx((2 * 0.055 + 2 * (0.95 - 0.5)) / 4)
-    assert calibration_error([0.0, 1.0], [False, True]) == 0
+    assert expected_calibration_error([0.0, 1.0], [False, True]) == 0
 
 
 CELLS = {"bm25_default", "minilm", "fusion_minilm"}

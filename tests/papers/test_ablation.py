@@ -200,7 +200,7 @@ def test_the_laptop_form_runs(experiment, capsys):
     assert paper != "pasamaster" or "F1@20" in (sweep / "report.md").read_text()
     if experiment.startswith("sira/table2"):  # the collections differ in their number of questions
         assert run_entry("compare", "--published", str(sweep)) == 0
-        assert "no evidence on the paper's result" in " ".join(capsys.readouterr().out.split())
+        assert "not evidence on the paper's result" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

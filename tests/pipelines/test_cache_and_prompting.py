@@ -33,7 +33,7 @@ from soundingline.pipelines import cache as caches
 from soundingline.pipelines.cache import (
     Claims,
     ResultCache,
-    bound,
+    limit_size,
     list_caches,
     network_note,
     prune,
@@ -427,7 +427,7 @@ def size_of(file):
 
 def test_a_folder_that_is_not_there_holds_no_caches(tmp_path):
     assert list_caches(tmp_path / "absent") == []
-    assert bound(tmp_path / "absent", 0) == 0
+    assert limit_size(tmp_path / "absent", 0) == 0
     assert not (tmp_path / "absent").exists()
 
 
@@ -475,9 +475,9 @@ def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(fo
     file = folder / "a.sqlite"
     fill(file, "a", range(5000), 1e9, monkeypatch)
     size = size_of(file)
-    assert bound(folder, size) == 0
+    assert limit_size(folder, size) == 0
     assert len(times_used(file)) == 5000
-    assert bound(folder, size - 1) >= size // 5
+    assert limit_size(folder, size - 1) >= size // 5
     assert size // 2 < size_of(file) <= 0.8 * size
 
 

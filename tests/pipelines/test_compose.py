@@ -249,6 +249,13 @@ def test_both_retrievers_are_bound_and_checked(kind):
     refused("needs ql, which engine=pisa does not", lambda: other.validate(PisaEngine()))
 
 
+def test_a_fingerprint_that_is_not_a_text_is_refused_before_anything_is_built():
+    class Unnamed(BM25):
+        fingerprint = None
+
+    refused("has the fingerprint None. valid: a text", lambda: Unnamed().validate(LexicalEngine()))
+
+
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
 def test_options_nest_any_two_retrievers(option):
     from hydra import compose, initialize_config_dir
@@ -498,14 +505,6 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
         # A retrieved neighbour rises and stays one row; a cycle ends.
         (graph("a>c"), RANKING, {"head": 2, "damping": 1.0}, {"c": 12, "a": 10, "b": 8}),
         (graph("a>b", "b>a"), RANKING, {"head": 2}, {"a": 14, "b": 13, "c": 2}),
-        # The ranking stays above what is put below it.
-        (
-            LINKS,
-            RANKING,
-            {"head": 2, "place": "below"},
-            {"a": 10, "b": 8, "c": 2, "x": 1, "y": 0, "z": 0},
-        ),
-        (LINKS, RANKING, {"head": 2, "most": 1}, {"a": 10, "x": 9, "b": 8, "c": 2}),
         (LINKS, RANKING, {"head": 2, "depth": 3}, {"a": 10, "x": 9, "b": 8}),
         # Negative scores count from the lowest.
         (graph("a>x"), ranked_by(a=-1.0, b=-2.0, c=-5.0), {}, {"a": -1, "b": -2, "x": -3, "c": -5}),
@@ -515,16 +514,22 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
 )
 def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):
     result = LinkExpansion(links, **{"head": 1, "damping": 0.5, **settings})(given)
-    assert list(result["docno"]) == list(expected)
-    # Below the ranking, only the order counts.
-    assert settings.get("place") == "below" or scored(result) == expected
+    assert scored(result) == expected and list(result["docno"]) == list(expected)
 
 
 def test_a_hub_is_not_followed_and_counted():
     hub = graph(*(f"a>n{number}" for number in range(10_000)), "b>x")
-    stage = LinkExpansion(hub, largest_hub=100)
+    stage = LinkExpansion(hub)
     assert set(stage(RANKING)["docno"]) == {"a", "b", "c", "x"}
     assert stage.counts["hubs"] == 1 and stage.counts["added"] == 1
+
+
+def test_at_most_a_hundred_documents_are_new():
+    neighbours = [f"a>n{number:03}" for number in range(100)]
+    result = LinkExpansion(graph(*neighbours, "b>m", "b>n000"), head=2, damping=1.0)(RANKING)
+    new = [docno for docno in result["docno"] if docno not in ("a", "b", "c")]
+    # m has the lowest score of the 101.
+    assert new == ["n000", *(f"n{number:03}" for number in range(1, 100))]
 
 
 def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query():

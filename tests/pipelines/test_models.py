@@ -52,7 +52,7 @@ from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.windows import cut, split_from_front, split_into_windows
+from soundingline.pipelines.windows import split_at_tokens, split_from_front, split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
 
@@ -593,7 +593,7 @@ def test_a_torch_without_the_operators_keeps_its_layers(monkeypatch):
 def test_pieces_are_the_text_and_hold_no_more_tokens_than_asked(text, size, repeated):
     # A token a character, and several at every fifth, as a tokenizer of bytes has them.
     begins = [at for at in range(len(text)) for _ in range(1 if at % 5 else repeated)]
-    pieces = cut(text, begins, size)
+    pieces = split_at_tokens(text, begins, size)
     assert "".join(pieces) == text
     start = 0
     for piece in pieces:
@@ -614,7 +614,7 @@ def test_pieces_are_the_text_and_hold_no_more_tokens_than_asked(text, size, repe
 def test_cuts_stand_between_words_where_one_begins(size, pieces):
     text = "the old mill"
     letters = [match.start() for match in re.finditer(r"\S", text)]
-    assert cut(text, letters, size) == pieces
+    assert split_at_tokens(text, letters, size) == pieces
 
 
 def test_pieces_taken_off_the_front_leave_out_white_space_alone():

@@ -11,7 +11,7 @@ from support import checkpoints
 from support.assertions import refused
 from support.llm_model import ScriptedModel, ScriptedPrompts, saying
 
-from soundingline.experiments.distillation import examples
+from soundingline.experiments.distillation import student_examples
 from soundingline.experiments.fitting import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
@@ -225,7 +225,7 @@ def judgements(texts, path):
 def learnt(path):
     """What a student learns from a file."""
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [example for row in rows for example in examples(row)]
+    return [example for row in rows for example in student_examples(row)]
 
 
 def training_pairs(path):

@@ -24,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
     rows,
 )
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
-from soundingline.toolkit.errors import InputError, Runtime, parse
+from soundingline.toolkit.errors import FileName, InputError, Runtime, parse
 from soundingline.toolkit.files import fingerprint
 
 GOLD = ".gold"
@@ -103,7 +103,7 @@ class BeirBenchmark(Benchmark):
 
     def __init__(
         self,
-        path: str | Path,
+        path: FileName[str | Path],
         name: str | None = None,
         split: str | None = "test",
         limit: int | None = None,
@@ -111,7 +111,7 @@ class BeirBenchmark(Benchmark):
         notice: Runtime[str] = "",
         sets: bool = False,
         qids: str | None = None,
-        answers: str | Path | None = None,
+        answers: FileName[str | Path | None] = None,
         exclude_own: bool | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
@@ -242,7 +242,7 @@ def _read_links(path: Path) -> Iterator[Link]:
             continue
         if len(ends) != 2 or not all(ends):
             raise InputError(
-                f"{location} is no link", valid="a docid, a tab, and the docid it links to"
+                f"{location} is not a link", valid="a docid, a tab, and the docid it links to"
             )
         yield Link(*ends)
 

@@ -30,7 +30,7 @@ from soundingline.toolkit.benchmarks.formats import (
     rows,
 )
 from soundingline.toolkit.data import PASSAGE_BREAK, Document, Topic
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import FileName, InputError, parse
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.obfuscation import VARIABLE, Canary, NotObfuscated, canary
 from soundingline.toolkit.optional import hub_dataset, import_optional, is_hub_name
@@ -102,16 +102,16 @@ class BrowseCompPlus(Benchmark):
 
     def __init__(
         self,
-        questions: str | None = "Tevatron/browsecomp-plus",
-        corpus: str = "Tevatron/browsecomp-plus-corpus",
+        questions: FileName[str | None] = "Tevatron/browsecomp-plus",
+        corpus: FileName[str] = "Tevatron/browsecomp-plus-corpus",
         *,
         name: str = "browsecomp_plus",
         revision: str | None = None,
         corpus_revision: str | None = None,
         obfuscated: bool = True,
-        topics: str | None = None,
-        qrels: str | None = None,
-        gold_qrels: str | None = None,
+        topics: FileName[str | None] = None,
+        qrels: FileName[str | None] = None,
+        gold_qrels: FileName[str | None] = None,
         qids: str | None = None,
         split: str | None = None,
         sample: int | None = None,
@@ -417,9 +417,9 @@ class TrecRag(Benchmark):
 
     def __init__(
         self,
-        topics: str,
-        corpus: str,
-        qrels: str | None = None,
+        topics: FileName[str],
+        corpus: FileName[str],
+        qrels: FileName[str | None] = None,
         *,
         name: str = "trec_rag",
         corpus_revision: str | None = None,

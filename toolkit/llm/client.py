@@ -159,7 +159,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LanguageModel(ModelConfig, ABC):
-    """A language model behind an HTTP API. See `ModelConfig` for the arguments.
+    """A language model with an HTTP API. See `ModelConfig` for the arguments.
 
     Creating one needs no key, no SDK and no server. It takes any number of requests at once, from
     one event loop or several.
@@ -447,7 +447,7 @@ class _Request:
         its usage, and `BadReply`."""
         text, transport = content.decode("utf-8-sig", "replace"), self._model.transport
         try:
-            self._reply.update(wire.json_object(text, transport.where, hide=transport.hide))
+            self._reply.update(wire.read_json_object(text, transport.where, hide=transport.hide))
         except BadReply:
             self._reply.update(wire.usage_of_damaged(text))
             raise

@@ -269,7 +269,7 @@ class Transport:
             try:
                 text = client.post(self.path, cast_to=http.Response, body=body).text
                 failure: Exception = self.error_of_reply(200, text, {})
-                wire.json_object(text, self.where, hide=self.hide)
+                wire.read_json_object(text, self.where, hide=self.hide)
             except BadReply as page:  # a web page at this path
                 failure = self._not_served(page)
             except sdk.APIError as error:

@@ -23,10 +23,10 @@ from soundingline.toolkit.report.effects import effects_section, one_factor_cont
 from soundingline.toolkit.report.measures import (
     NEITHER,
     decimals,
-    describe,
+    headline_first,
     is_usage,
+    look_up_measure,
     number,
-    ordered,
     probability,
     value_text,
 )
@@ -47,13 +47,13 @@ from soundingline.toolkit.report.page import (
 from soundingline.toolkit.report.plots import ForestPanel, forest
 from soundingline.toolkit.report.results import (
     ReportData,
-    best_first,
     denominator,
     factor_value,
     measure_entry,
     measured,
     question_count,
     recorded_count,
+    sorted_by_measure,
 )
 from soundingline.toolkit.trajectory import mapping, text_of
 
@@ -217,7 +217,7 @@ _NAMED = 2  # significant differences of each measure that the summary names
 def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list[TextSpan]:
     """What is significant on the main measure and on nDCG@10, and what is not."""
     planned = contrasts(data) if planned is None else planned
-    ranked = results.ranked(data.runs, data.main)
+    ranked = results.runs_by_measure(data.runs, data.main)
     if not ranked:
         return [TextSpan("The runs have no measure to compare.")]
     if len(data.styles) == 1:
@@ -378,7 +378,7 @@ def _short(value: float, measure: str) -> str:
 
 
 def _digits(measure: str) -> int:
-    return min(describe(measure).digits, 3)
+    return min(look_up_measure(measure).digits, 3)
 
 
 # Warnings.
@@ -432,7 +432,7 @@ def differences_section(
     data: ReportData, planned: Sequence[Contrast] | None = None
 ) -> Section | None:
     """A forest plot, and tables of the paired differences; None without comparisons."""
-    tested = ordered(row.measure for row in data.comparisons)
+    tested = headline_first(row.measure for row in data.comparisons)
     if not tested:
         return None
     planned = contrasts(data) if planned is None else planned
@@ -558,7 +558,7 @@ def _against_baseline(data: ReportData) -> str:
 def _shown_measures(data: ReportData) -> list[str]:
     """The measures of the forest plot: the primary one, accuracy, or the main one, then those of
     `_FURTHER`."""
-    tested = ordered(row.measure for row in data.comparisons)
+    tested = headline_first(row.measure for row in data.comparisons)
     first = (data.primary, "accuracy", data.main)
     success = next((m for m in first if m in tested), (tested or [data.main])[0])
     return list(dict.fromkeys([success, *(name for name in _FURTHER if name in tested)]))
@@ -584,7 +584,7 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
                         f"difference in {measure}",
                         [(row.difference, row.low, row.high) for _, row in rows],
                         [data.significant(row) for _, row in rows],
-                        describe(measure).digits,
+                        look_up_measure(measure).digits,
                     )
                 )
         if not panels:
@@ -634,7 +634,7 @@ def benchmarks_section(data: ReportData) -> Section | None:
 
 def averaged(systems: Systems, measure: str) -> bool:
     """Whether a measure of quality has results on several benchmarks."""
-    return describe(measure).better != NEITHER and len(systems.benchmarks_of(measure)) > 1
+    return look_up_measure(measure).better != NEITHER and len(systems.benchmarks_of(measure)) > 1
 
 
 def benchmarks_table(
@@ -699,4 +699,4 @@ def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:
     """Systems with their macro averages, best first; equal ones keep their order."""
     averages = [(system, systems.macro_average(system, measure)) for system in systems.systems]
     present = [(system, value) for system, value in averages if value is not None]
-    return best_first(present, [value for _, value in present], measure)
+    return sorted_by_measure(present, [value for _, value in present], measure)

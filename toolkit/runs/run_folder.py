@@ -131,7 +131,7 @@ class RunFolder:
         if not self.manifest_path.exists():
             cells = sorted(path.parent for path in self.path.glob("*/manifest.json"))
             do = f"name one of its cells, such as {cells[0]}" if cells else "name a run's folder"
-            raise InputError(f"{self.path} is no run: it has no manifest.json", do=do)
+            raise InputError(f"{self.path} is not a run: it has no manifest.json", do=do)
         self._check_links()
         do = "restore it from a copy, or move the folder away and run again"
         manifest: dict[str, Any] = read_json(self.manifest_path, Manifest, do=do)

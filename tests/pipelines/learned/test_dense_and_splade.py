@@ -316,7 +316,7 @@ def test_wrong_settings_are_refused_with_what_is_valid(qwen, llama):
     refused("max_length=0", lambda: Dense("any", max_length=0))
     with pytest.raises(InputError, match="does not say how its vectors are pooled"):
         Dense(str(qwen), **EXACT).encode(["x"])
-    with pytest.raises(InputError, match="is no adapter"):
+    with pytest.raises(InputError, match="is not an adapter"):
         Dense(str(qwen), base=str(llama), pooling="last", **EXACT).encode(["x"])
     with pytest.raises(InputError, match="no such token"):
         Dense(str(qwen), append_eos=True, pooling="last", **EXACT).encode(["x"])

@@ -33,7 +33,7 @@ from soundingline.pipelines.learned.encoding import (
     Blocks,
     encode_corpus,
     encode_shard,
-    merged,
+    merged_shards,
 )
 from soundingline.pipelines.learned.splade import Sparta, Splade, sparta_retriever, splade_retriever
 from soundingline.pipelines.learned.vectors import VectorEngine
@@ -637,7 +637,7 @@ def shard_of(units, encoder, path, number, count):
 
 
 def merge(units, encoder, path, count):
-    return merged(units, encoder, path, count, corpus_fingerprint="corpus")
+    return merged_shards(units, encoder, path, count, corpus_fingerprint="corpus")
 
 
 @pytest.mark.parametrize("encoder", [Counting(), Pooled(), Sparse()])

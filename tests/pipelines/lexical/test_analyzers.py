@@ -25,7 +25,7 @@ from soundingline.pipelines.lexical.analyzers import (
     SIRA_STOP_WORDS,
     STOP_WORDS,
     make_analyzer,
-    stem,
+    porter_stem,
 )
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import to_bytes
@@ -129,7 +129,7 @@ def test_stems_are_lucenes_on_the_vocabulary_of_three_collections():
     ],
 )
 def test_stem_follows_porter(word, expected):
-    assert stem(word) == expected
+    assert porter_stem(word) == expected
 
 
 def test_fingerprints_tell_analyzers_and_their_data_apart(monkeypatch):

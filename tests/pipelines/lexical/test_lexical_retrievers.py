@@ -362,7 +362,7 @@ def test_what_cannot_be_cross_fitted_is_refused(cacm):
         "folds=1": lambda: CrossFittedBM25(folds=1),
         "valid: k1, b": lambda: CrossFittedBM25(grid={"k1": [1]}),
         "the grid's b": lambda: CrossFittedBM25(grid={"k1": [1], "b": [2]}),
-        "is no measure": lambda: CrossFittedBM25(objective="nDGC@10"),
+        "is not a measure": lambda: CrossFittedBM25(objective="nDGC@10"),
         "needs grid, which engine=pisa": lambda: CrossFittedBM25().validate(PisaEngine()),
         "question '1' is in two folds": lambda: BM25(fold_parameters=[OF_FIRST] * 2),
         "b=2": lambda: BM25(fold_parameters=[steep]),

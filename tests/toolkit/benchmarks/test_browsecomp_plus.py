@@ -252,7 +252,7 @@ def test_topics_and_qrels_of_files_replace_those_of_the_rows(folder):
     without = BrowseCompPlus(None, str(folder / "corpus"), **files)
     assert without.topics == benchmark.topics and not without.answers
     topics.write_text("12 no tab\n", encoding="utf-8")
-    refused(r"t.tsv:1 is no question", opened, folder, **files)
+    refused(r"t.tsv:1 is not a question", opened, folder, **files)
     refused(r"there is no file .*absent", lambda: opened(folder, topics=str(folder / "absent")))
     refused("questions is null", lambda: BrowseCompPlus(None, str(folder / "corpus")))
 

@@ -238,7 +238,8 @@ MALFORMED = {
         ('{"_id": "d1", "text": "\\ud800"}\n', ":1: text: half a surrogate pair"),
     ],
     "links.tsv": [
-        (f"docid\tlinked\na\tb\n{line}", ":3 is no link") for line in ("a", "a\tb\tc", "\tb", "a\t")
+        (f"docid\tlinked\na\tb\n{line}", ":3 is not a link")
+        for line in ("a", "a\tb\tc", "\tb", "a\t")
     ],
     "own.jsonl": [('{"qid": "q1", "answers": "one"}', ":1: answers")],
 }
@@ -587,7 +588,7 @@ def test_the_strata_of_the_paper():
 def test_too_few_questions_and_other_ids_are_refused():
     refused("the stratum a has 1 of 2 questions", pi_serini_slices, {"1": "a"}, {"a": 2})
     refused("1 questions too few", pi_serini_slices, {"1": "a", "2": "a"}, {"a": 1}, total=3)
-    refused("no number", pi_serini_slices, {"q1": "a"}, {"a": 1})
+    refused("not a number", pi_serini_slices, {"q1": "a"}, {"a": 1})
 
 
 # Datasets of ir_datasets: what is read, how splits are found, what is refused.

@@ -372,7 +372,7 @@ def test_a_folder_and_a_name_of_the_hub_are_read_and_named(path, monkeypatch):
 @pytest.mark.parametrize("source", ["nowhere.json", "/a/b/c", "{folder}/empty", "{folder}"])
 def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path, source):
     (tmp_path / "empty").write_text("{}")
-    refused("no tokenizer", lambda: load_tokenizer(source.format(folder=tmp_path)))
+    refused("no tokenizer|not a tokenizer", lambda: load_tokenizer(source.format(folder=tmp_path)))
 
 
 def test_tools_and_heads_use_the_tokenizer(path, reference):

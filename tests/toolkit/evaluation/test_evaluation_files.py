@@ -171,7 +171,7 @@ def test_two_runs_are_compared_from_their_folders(tmp_path):
 def test_an_error_about_an_unevaluated_run_names_the_command(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
     refused("run: soundingline evaluate", load_run, folder.path)
-    refused("is no run", load_run, tmp_path / "nothing")
+    refused("is not a run", load_run, tmp_path / "nothing")
 
 
 ANSWERED = trajectory("1", "a")
@@ -517,8 +517,8 @@ def test_measures_of_ranks_equal_those_of_the_rankings(drawn, batch):
     [
         ("SetP", "depends on how many"),
         ("NumRet", "depends on how many"),
-        ("Judged@10", r"depends on how many|no measure"),
-        ("nDGC@10", r"'nDGC@10' is no measure.*nDCG@10"),
+        ("Judged@10", r"depends on how many|not a measure"),
+        ("nDGC@10", r"'nDGC@10' is not a measure.*nDCG@10"),
     ],
 )
 def test_an_objective_that_is_unknown_or_that_ranks_do_not_determine_is_refused(name, message):

@@ -33,7 +33,10 @@ from soundingline.toolkit.evaluation.funnel import (
     needed_texts,
     step_measures,
 )
-from soundingline.toolkit.evaluation.published import calibration_error, calibration_error_published
+from soundingline.toolkit.evaluation.published import (
+    rms_calibration_error,
+    rms_calibration_error_published,
+)
 from soundingline.toolkit.evaluation.retrieval import (
     LIST_MEASURES,
     answer_coverage,
@@ -44,7 +47,7 @@ from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import Turn, Usage
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.queries import has_operator
-from soundingline.toolkit.report.measures import NEITHER, describe
+from soundingline.toolkit.report.measures import NEITHER, look_up_measure
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.trajectory import (
     FORCED_STATUSES,
@@ -122,7 +125,7 @@ def test_the_judged_share_of_the_first_ten_is_measured_where_some_documents_are_
         benchmark = SmallBenchmark(topics, qrels={"evidence": {"1": judged}})
         measured = evaluate_run([row], benchmark, measures=("AP",))
         assert measured.metrics.get("Judged@10") == expected
-    assert describe("Judged@10").better == NEITHER
+    assert look_up_measure("Judged@10").better == NEITHER
 
 
 @pytest.mark.parametrize("grade", [10**6 + 1, 2 * 10**9, 10**10, 10**20])
@@ -967,16 +970,16 @@ def test_every_question_with_an_answer_that_can_be_held_is_in_the_mean():
     ],
 )
 def test_the_calibration_error_is_that_of_bins(confidences, correct, bin_size, error):
-    assert calibration_error(confidences, correct, bin_size) == pytest.approx(error)
+    assert rms_calibration_error(confidences, correct, bin_size) == pytest.approx(error)
 
 
 def test_the_published_calibration_keeps_dropped_answers_in_its_total_and_is_0_below_one_bin():
     confidences, correct = [50.0] * 100 + [100.0] * 100, [False] * 100 + [True] * 100
-    error = calibration_error_published(confidences, correct)
+    error = rms_calibration_error_published(confidences, correct)
     assert error == pytest.approx(100 * (0.25 * 100 / 200) ** 0.5)
-    assert calibration_error_published([50.0] * 99, [True] * 99) == 0
+    assert rms_calibration_error_published([50.0] * 99, [True] * 99) == 0
     with pytest.raises(ValueError, match="at least one"):
-        calibration_error([], [])
+        rms_calibration_error([], [])
 
 
 def followed(*queries, exact="", question="Which harbour town has a lighthouse from 1902?"):
@@ -1080,7 +1083,7 @@ def test_the_query_log_is_as_by_hand():
     assert evaluation.per_question["query_from_shown"] == {"right": values["query_from_shown"]}
     assert evaluation.denominators["text_queries"] == 1
     for name in values:
-        assert describe(name).definition, name
+        assert look_up_measure(name).definition, name
 
 
 @pytest.mark.parametrize(

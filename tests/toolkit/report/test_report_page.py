@@ -52,9 +52,9 @@ from soundingline.toolkit.report.measures import (
     HIGHER,
     LOWER,
     NEITHER,
-    describe,
+    headline_first,
+    look_up_measure,
     number,
-    ordered,
     probability,
 )
 from soundingline.toolkit.report.page import Column, Table, TableEntry, plain_markdown
@@ -472,14 +472,14 @@ def test_a_small_p_value_is_never_zero():
     ],
 )
 def test_measures_are_known_by_name(name, digits, better, said):
-    measure = describe(name)
+    measure = look_up_measure(name)
     assert (measure.name, measure.digits, measure.better) == (name, digits, better)
     assert said in measure.definition
     assert "{" not in measure.definition
 
 
 def test_headline_measures_come_first_and_none_twice():
-    assert ordered(["zeta", "AP", "accuracy", "zeta", "AP"]) == ["accuracy", "AP", "zeta"]
+    assert headline_first(["zeta", "AP", "accuracy", "zeta", "AP"]) == ["accuracy", "AP", "zeta"]
 
 
 def test_counts_of_stages_are_shown_by_run_and_stage():
