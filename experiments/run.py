@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from soundingline.agents.base import Agent, Budget
@@ -24,6 +26,13 @@ from soundingline.experiments.pipeline import (
     statistics,
     with_literature_tools,
 )
+from soundingline.experiments.preflight.check import (
+    CheckReport,
+    check_before,
+    print_findings,
+    stop_at,
+)
+from soundingline.experiments.preflight.first_questions import check_first_questions
 from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
     Progress,
@@ -38,7 +47,7 @@ from soundingline.experiments.rollouts import (
     simulated_reader,
 )
 from soundingline.experiments.run_context import RunContext, open_run, running
-from soundingline.experiments.sweep import obfuscate_cells
+from soundingline.experiments.sweep import cells_folder, obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
@@ -124,6 +133,33 @@ def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRu
     if last:
         raise stopped(last, context, this)
     return cell
+
+
+def preflight(settings: Settings) -> None:
+    """Check what a run with the same arguments would use, before it spends money: the servers of
+    language models, prompt and tools, the judge, the collection, and the machine.
+
+    It takes at most 60 seconds and 20 requests, and writes nothing. `soundingline run` makes the
+    same checks by itself (`preflight.check`).
+    """
+    this, prints = components(settings)
+    settings.config.logger = None
+    with TemporaryDirectory() as scratch:
+        folder = RunFolder(Path(scratch) / "run")
+        made = open_run(settings, folder, prints, factors(settings), question_cap=True)
+        with (
+            made as context,
+            context.running(this.built.stages, this.parts, this.llm),
+            running(this.llm, folder.path / "server.log", context.servers) as served,
+        ):
+            done = check_before(this, context, settings.config, served.get("model"))
+    Console().print(passed(done), highlight=False)
+
+
+def passed(done: CheckReport) -> str:
+    """`preflight passed: 4 checks, 2.1 seconds, 9 requests, $0.0123`."""
+    checks, seconds = f"{done.checks} checks", f"{done.seconds:.1f} seconds"
+    return f"preflight passed: {checks}, {seconds}, {done.requests} requests, ${done.dollars:.4f}"
 
 
 def components(
@@ -226,6 +262,10 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         progress_bar() as progress,
     ):
         folder.note_servers({"llm": version_of_server(served.get("model"))})
+        asks_model = bool(this.llm or this.built.stages.models)
+        if config.preflight.check and asks_model:
+            memory = cells_folder(settings) if settings.multirun else None
+            check_before(this, context, config, served.get("model"), memory)
         index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
         shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
         shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
@@ -243,15 +283,30 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
         show = partial(progress.console.print, soft_wrap=True)
         runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
-        first = config.preflight if this.llm or this.built.stages.models else 0
+        first = config.preflight.questions if asks_model else 0
+        check = partial(check_first, this, context, config.preflight.stop)
         try:
-            run_coroutine(runner.answer_all(pending, first, served.get("model")))
+            run_coroutine(runner.answer_all(pending, first, served.get("model"), check))
         except KeyboardInterrupt:
             done = total - len(pending) + tally.trajectories
             raise KeyboardInterrupt(f"{done:,} of {total:,} questions are done") from None
     for line in (*tally.closing(), *fallbacks(counted)):
         console.print(line)
     return runner.stopped
+
+
+def check_first(
+    this: Components, context: RunContext, stop: bool, trajectories: Sequence[Trajectory]
+) -> None:
+    """Print what the first questions show. `InputError` for a fault if nobody watches the run (its
+    standard error is not a terminal) and it costs money."""
+    calls = bool(this.llm) and this.agents[0].calls_tools and bool(this.session("").specs())
+    answers = this.built.benchmark.answers
+    found = check_first_questions(trajectories, answers, calls_tools=calls)
+    unattended = not Console(stderr=True).is_terminal
+    paid = context.ledger.total.dollars > 0
+    print_findings(found)
+    stop_at(found, f"the run {context.folder.path}", stop=stop and unattended and paid)
 
 
 def report(cell: EvaluatedRun, folder: RunFolder, repeats: int) -> None:

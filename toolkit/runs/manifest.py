@@ -67,6 +67,7 @@ class Manifest(TypedDict, total=False):
     servers: dict[str, str]
     chosen_parameters: dict[str, dict[str, Any]]
     periods: list[dict[str, str]]
+    preflight: dict[str, Any]
     imported: dict[str, Any]
 
 

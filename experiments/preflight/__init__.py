@@ -1,0 +1,1 @@
+"""What is checked before a run spends money, and after its first questions."""
