@@ -72,7 +72,7 @@ def check_first_questions(
                 f"none of the first {len(judged)} answers is right by the exact rule, which has a "
                 f"probability of {chance:.2f} at an accuracy of {EXPECTED_ACCURACY}"
             )
-            found.append(Finding("first_questions", "note", message, "nothing, or read some"))
+            found.append(Finding("first_questions", "note", message, "read some of them"))
     return found
 
 

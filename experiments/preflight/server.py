@@ -45,7 +45,7 @@ from soundingline.toolkit.llm.openai import OpenAIChat
 
 ROLE = "preflight"
 # Marks of chat templates, and what is left of gpt-oss's where a server drops them alone.
-_MARKS = re.compile(r"<\|\w+\|>|</?think(?:ing)?>|\[/?THINK\]|\bassistantfinal\b|</?seed:think>")
+_MARKS = re.compile(r"<\|\w+\|>|</?think(?:ing)?>|\[/?THINK\]|assistantfinal|</?seed:think>")
 _TOOL: dict[str, Any] = {
     "name": "record_place",
     "description": "Records a place. The result names the next place to record.",
@@ -119,8 +119,6 @@ def check_server(
 
     try:
         run_coroutine(limited())
-    except OutOfMoney:
-        pass  # the run itself says it
     except (asyncio.TimeoutError, TimeoutError):
         probe.note(
             f"{llm.name} took more than {seconds:.0f} s for the check, which is not complete",
@@ -176,6 +174,8 @@ class _ServerProbe:
 
     async def run(self, tools: bool, forced: bool) -> None:
         """Make all checks; what cannot be found out after a fault is left out."""
+        if not self._price_is_known():
+            return
         try:
             if await self._check_window():
                 calls = await (self._check_calls() if tools else self._check_text())
@@ -184,7 +184,7 @@ class _ServerProbe:
                 if calls and not getattr(self._llm, "continues_text", False):
                     await self._check_cut_reply()
         except OutOfMoney:
-            raise
+            pass  # for want of usage, which is told below; else the run says it
         except Truncated as error:
             self.fault(
                 f"a short reply was cut: {error}",
@@ -196,6 +196,17 @@ class _ServerProbe:
         except ModelError as error:
             self.fault(f"{self._llm.name} does not reply: {error}", "correct it")
         self._check_turns()
+
+    def _price_is_known(self) -> bool:
+        """Whether no cap on money needs a price that is unknown."""
+        capped = self._ledger.cap is not None or self._ledger.question_cap is not None
+        if capped and not self._llm.price.known:
+            self.fault(
+                f"there is a cap on money, and the price of {self._llm.name} is unknown",
+                "set llm.price.input and llm.price.output, or remove the cap",
+            )
+            return False
+        return True
 
     async def _ask(
         self,
@@ -388,7 +399,8 @@ class _ServerProbe:
                 "set the server's parser of reasoning (--reasoning-parser of vLLM), or "
                 "llm.settings.reasoning_effort=null",
             )
-        if unknown := {turn.finish_reason for turn in self._turns} - {"stop", "tool_calls"}:
+        known = {"stop", "tool_calls", "length"}
+        if unknown := {turn.finish_reason for turn in self._turns} - known:
             self.note(
                 f"replies of {name} have the finish reason {', '.join(sorted(unknown))}",
                 "see what the server means by it: a reply may be incomplete",
@@ -399,12 +411,6 @@ class _ServerProbe:
             self.note(
                 f"{', '.join(sorted(served))} replies to requests for {name}",
                 "see whether the server serves that model under the name",
-            )
-        capped = self._ledger.cap is not None or self._ledger.question_cap is not None
-        if capped and not self._llm.price.known:
-            self.fault(
-                f"there is a cap on money, and the price of {name} is unknown",
-                "set llm.price.input and llm.price.output, or remove the cap",
             )
 
 
