@@ -164,7 +164,7 @@ class _ServerProbe:
         self._model, self._llm, self._ledger = model, llm, ledger
         self._budget, self._opening = budget, opening
         self._turns: list[Turn] = []
-        self._native = getattr(llm, "calls", "native") == "native"
+        self._calls = getattr(llm, "calls", "native")
 
     def fault(self, message: str, do: str) -> None:
         self.found.append(Finding("server", "fault", message, do))
@@ -283,10 +283,12 @@ class _ServerProbe:
 
     async def _called(self, messages: Sequence[Message], which: str) -> Turn | None:
         """A reply with a correct call, from two requests at most; None without one."""
+        # Only a demand, or the labels of an answer, make the client constrain a reply by a schema.
+        choice = "required" if self._calls == "schema" else "auto"
         problem = ""
         for _ in range(2):
             try:
-                turn = await self._ask(messages, (_TOOL,))
+                turn = await self._ask(messages, (_TOOL,), tool_choice=choice)
             except (OutOfMoney, Truncated, ContextOverflow):
                 raise
             except ModelError as error:
@@ -303,7 +305,7 @@ class _ServerProbe:
 
     async def _schema_works(self, messages: Sequence[Message]) -> bool:
         """Whether the server constrains a reply by a JSON schema, where calls are native."""
-        if not (isinstance(self._model, OpenAIChat) and self._native):
+        if not (isinstance(self._model, OpenAIChat) and self._calls != "schema"):
             return False
         constrained = replace(self._model, base_url=self._model.address, calls="schema")
         try:
@@ -316,7 +318,7 @@ class _ServerProbe:
         return not _wrong_call(turn)
 
     async def _check_forced_call(self, *, needed: bool) -> None:
-        if getattr(self._llm, "calls", "") == "text" or getattr(self._llm, "thinking", None):
+        if self._calls == "text" or getattr(self._llm, "thinking", None):
             return  # The client forces no call there.
         try:
             turn = await self._ask([user("Hello.")], (_TOOL,), tool_choice=_TOOL["name"])

@@ -23,7 +23,8 @@ def healthy(request):
     if "Count from 1 to 500" in text:
         return Say(text="1, 2, 3,", finish="length", usage={**usage, "output": limit})
     places = _PLACE.findall(text)
-    forced = '"name": "record_place"}' in json.dumps(request.body.get("tool_choice"))
+    forced = "record_place" in json.dumps(request.body.get("tool_choice"))
+    forced |= "response_format" in request.body
     if not (places or forced):
         return Say(text="ready", usage=usage)
     name, year, aliases = places[-1] if places else ("Oslo", "1048", "")
@@ -50,8 +51,8 @@ def second(request):
 
 def plain(request):
     """Whether a request has neither a response format nor a forced call."""
-    choice = request.body.get("tool_choice", "auto")
-    return "response_format" not in request.body and choice == "auto"
+    chosen = "record_place" in json.dumps(request.body.get("tool_choice"))
+    return "response_format" not in request.body and not chosen
 
 
 def counting(request):
