@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
-from soundingline.agents.base import Agent, Budget
-from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import declares, language_model, make, make_search_tool
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
 from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
-    BoundPipeline,
     PipelineOpener,
     Stages,
     build_pipeline,
@@ -26,13 +22,13 @@ from soundingline.experiments.pipeline import (
     statistics,
     with_literature_tools,
 )
-from soundingline.experiments.preflight.check import (
+from soundingline.experiments.preflight import (
     CheckReport,
     check_before,
+    check_first_questions,
     print_findings,
     stop_at,
 )
-from soundingline.experiments.preflight.first_questions import check_first_questions
 from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
     Progress,
@@ -46,10 +42,9 @@ from soundingline.experiments.rollouts import (
     resources,
     simulated_reader,
 )
-from soundingline.experiments.run_context import RunContext, open_run, running
+from soundingline.experiments.run_context import Components, RunContext, open_run, running
 from soundingline.experiments.sweep import cells_folder, obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
@@ -60,7 +55,6 @@ from soundingline.toolkit.llm.blocking import (
     version_of_server,
     weights_fingerprint,
 )
-from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
@@ -68,27 +62,6 @@ from soundingline.toolkit.search import Literature
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.tokens import load_tokenizer
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
-
-
-@dataclass(frozen=True)
-class Components:
-    """What answers the questions: one agent for each repeat, its language model and budget, the
-    pipeline, and the search tool with what counts in it."""
-
-    agents: Sequence[Agent]
-    llm: LanguageModel | None
-    budget: Budget
-    built: BoundPipeline
-    search_tool: SearchTool
-    backend: PipelineBackend
-    parts: Mapping[str, Any]
-    simulated_reader: SimulatedReader | None = None
-
-    def session(self, qid: str) -> SearchTool:
-        """The search tool for one question."""
-        backend, store = self.backend.for_question(qid), self.built.prepared.store
-        matching = matching_of(self.built.parts.get("retriever"))
-        return self.search_tool.open(backend, store, matching=matching)
 
 
 def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:

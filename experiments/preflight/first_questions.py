@@ -36,30 +36,26 @@ def check_first_questions(
     shared = (
         (
             calls_tools and not calls,
-            "no question has a tool call",
+            f"none of the first {asked} questions has a tool call",
             "look at a trajectory: calls that are in the text need llm.calls=schema or text",
         ),
         (
             bool(searches) and not any(call.ranking or call.shown for call in searches),
-            f"all {len(searches)} searches found nothing",
+            f"all {len(searches)} searches of the first {asked} questions found nothing",
             "see whether the index holds the benchmark's corpus: soundingline rank",
         ),
         (
             all(each.reason == Truncated.code for each in trajectories),
-            "the replies of every question were cut at their limit",
+            f"a reply of each of the first {asked} questions was cut at its limit",
             "raise llm.settings.max_output_tokens",
         ),
         (
             not any(_answers(each) for each in trajectories),
-            "every answer is empty",
+            f"all answers to the first {asked} questions are empty",
             "look at a trajectory: the prompt may ask for another format of the answer",
         ),
     )
-    found = [
-        Finding("first_questions", "fault", f"{what} of the first {asked}", do)
-        for holds, what, do in shared
-        if holds
-    ]
+    found = [Finding("first_questions", "fault", what, do) for holds, what, do in shared if holds]
     judged = [each for each in trajectories if accepted.get(each.qid)]
     if judged and not found:
         judge = ExactAnswerJudge()

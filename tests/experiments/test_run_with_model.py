@@ -431,7 +431,13 @@ def test_what_belongs_to_a_question_is_found_in_each_of_its_repeats(entry):
 def test_a_manifest_tells_when_a_run_was_under_way_and_how_long_it_held_gpus(entry, peer):
     peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
     local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")
-    run = ("run", *TINY, *local, "llm.server.options.tensor_parallel_size=4", "preflight.questions=0")
+    run = (
+        "run",
+        *TINY,
+        *local,
+        "llm.server.options.tensor_parallel_size=4",
+        "preflight.questions=0",
+    )
     assert entry(*run, "name=r") == 0
     manifest = contents("runs/r/manifest.json")
     (period,) = manifest["periods"]
@@ -510,7 +516,13 @@ def command(busy, *arguments):
         *("llm=openai_compatible", "llm.model=m", f"llm.base_url={busy.openai_url}"),
         *("llm.price.input=1000", "llm.price.output=0"),
     )
-    run = ("agent=pi_serini", "budget=none", "name=r", "preflight.questions=0", f"concurrency={FLIGHT}")
+    run = (
+        "agent=pi_serini",
+        "budget=none",
+        "name=r",
+        "preflight.questions=0",
+        f"concurrency={FLIGHT}",
+    )
     return ("run", *TINY, *run, *llm, *arguments)
 
 

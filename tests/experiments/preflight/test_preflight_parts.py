@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from soundingline.agents.prompt import load_prompt
-from soundingline.experiments.preflight import check
-from soundingline.experiments.preflight.check import Check, run_checks
+from soundingline.experiments import preflight
+from soundingline.experiments.preflight import Check, run_checks
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.experiments.preflight.first_questions import check_first_questions
 from soundingline.experiments.preflight.prompt import check_prompt
@@ -67,18 +67,22 @@ def first(change=lambda each: each, number=5, tools=True, accepted=ACCEPTED):
 
 
 FAULTS = {
-    "no call": (lambda each: replace(each, calls=()), "no question has a tool call", "llm.calls"),
+    "no call": (
+        lambda each: replace(each, calls=()),
+        "none of the first 5 questions has a tool call",
+        "llm.calls",
+    ),
     "empty searches": (
         lambda each: replace(each, calls=(replace(SEARCH, ranking=(), shown=()),)),
-        *("all 5 searches found nothing", "the benchmark's corpus"),
+        *("all 5 searches of the first 5 questions found nothing", "the benchmark's corpus"),
     ),
     "empty answers": (
         lambda each: replace(each, answer=Answer()),
-        *("every answer is empty", "another format"),
+        *("all answers to the first 5 questions are empty", "another format"),
     ),
     "cut replies": (
         lambda each: replace(each, status="failed", reason="truncated"),
-        *("cut at their limit", "max_output_tokens"),
+        *("cut at its limit", "max_output_tokens"),
     ),
 }
 
@@ -119,7 +123,7 @@ def noted(name, key="", level="note"):
 
 def test_what_does_not_fit_into_the_bounds_is_left_out(monkeypatch):
     clock = iter((0.0, 0.0, 50.0, 61.0, 62.0))
-    monkeypatch.setattr(check.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(preflight.time, "monotonic", lambda: next(clock))
     report = run_checks([noted("server"), noted("judge"), noted("machine")], Ledger())
     said = [each.message for each in report.findings]
     assert said[:2] == ["it took 60 s", "it took 10 s"] and report.checks == 2
