@@ -1,5 +1,5 @@
-"""What is checked before a run spends money, every part once, in 60 seconds and 20 requests at most,
-and after its first questions."""
+"""What is checked before a run spends money, each part once and in 60 seconds and 20 requests at
+most, and what is checked after its first questions."""
 
 from __future__ import annotations
 

@@ -299,6 +299,7 @@ class _ServerProbe:
             if not (problem := _wrong_call(turn)):
                 return turn
         schema = await self._schema_works(messages)
+        self._turns.clear()  # What they show beside it comes of the same fault.
         do = f"set llm.calls=schema, which works here, or {_PARSER}" if schema else _PARSER
         self.fault(f"{which} of a tool went wrong with {self._llm.name}: {problem}", do)
         return None
@@ -314,7 +315,6 @@ class _ServerProbe:
             return False
         finally:
             await constrained.close()
-        self._turns.pop()
         return not _wrong_call(turn)
 
     async def _check_forced_call(self, *, needed: bool) -> None:

@@ -1,6 +1,7 @@
 """The checks of a prompt and of the first questions, and the bounds of all checks together."""
 
 from dataclasses import replace
+from itertools import chain, repeat
 
 import pytest
 
@@ -122,7 +123,7 @@ def noted(name, key="", level="note"):
 
 
 def test_what_does_not_fit_into_the_bounds_is_left_out(monkeypatch):
-    clock = iter((0.0, 0.0, 50.0, 61.0, 62.0))
+    clock = chain((0.0, 0.0, 50.0, 61.0), repeat(62.0))
     monkeypatch.setattr(preflight.time, "monotonic", lambda: next(clock))
     report = run_checks([noted("server"), noted("judge"), noted("machine")], Ledger())
     said = [each.message for each in report.findings]
