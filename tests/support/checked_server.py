@@ -24,7 +24,9 @@ def healthy(request):
         return Say(text="1, 2, 3,", finish="length", usage={**usage, "output": limit})
     places = _PLACE.findall(text)
     forced = "record_place" in json.dumps(request.body.get("tool_choice"))
-    forced |= "response_format" in request.body
+    forced |= "response_format" in request.body and "record_place" in text
+    if "cormorant" in text:  # whether the server constrains replies at all
+        return Say(text=json.dumps({"action": {"note": {"word": "cormorant"}}}), usage=usage)
     if not (places or forced):
         return Say(text="ready", usage=usage)
     name, year, aliases = places[-1] if places else ("Oslo", "1048", "")
