@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 class Finding(NamedTuple):
     """One line of the report of a check.
 
-    - `check`: the part that was checked: server, prompt, judge, collection, machine, first_questions.
+    - `check`: the part that was checked: server, prompt, judge, collection, machine,
+      first_questions.
     - `level`: a `fault` stops the run, a `note` is printed alone.
     - `message`: what was found; `do`: what to do about it.
     """

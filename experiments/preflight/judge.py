@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from soundingline.experiments.evaluate import ROLE
 from soundingline.experiments.preflight.findings import Finding
@@ -78,13 +78,13 @@ _ANSWERS = (
 class _JudgedAnswer(NamedTuple):
     """A verdict on one of the answers: None if nothing could be read, `said` then tells why."""
 
-    answer: TestAnswer
+    answer: SampleAnswer
     correct: bool | None
     said: str
 
 
 def check_judge(
-    judge: Judge | LlmJudge,
+    judge: Any,
     llm: LanguageModel | None,
     ledger: Ledger,
     log: Path,
@@ -97,13 +97,13 @@ def check_judge(
     question; an empty answer needs none. A judge by rule need not recognise the paraphrase.
 
     Args:
-        judge: The judge of the run, bound to its model if it has one.
-        llm: That model; None for a judge by rule.
+        judge: The judge of the run: a `Judge` by rule, or an `LlmJudge` that is bound to `llm`.
+        llm: Its language model; None for a judge by rule.
         ledger: The ledger of the run.
         log: The file to which a server of this machine writes if it is started.
         servers: As in `running`.
     """
-    if not isinstance(judge, LlmJudge):
+    if llm is None or not isinstance(judge, LlmJudge):
         return _findings(f"judge {judge.name}", _by_rule(judge), by_rule=True)
     name = f"judge {judge.model.partition('@')[0]}"
     try:
@@ -151,9 +151,10 @@ def _findings(
     of those that differ."""
     findings = []
     if missing := [each for each in verdicts if each.correct is None]:
+        asked = sum(bool(each.answer.response) for each in verdicts)
         message = (
-            f"{len(missing)} of {len(verdicts)} verdicts of the {name} cannot be read, for example "
-            f"on a {missing[0].answer.name} answer, where this arrived: {missing[0].said}"
+            f"{len(missing)} of {asked} replies of the {name} hold no verdict, for example "
+            f"on the {missing[0].answer.name} answer, where this arrived: {missing[0].said}"
         )
         do = "set judge.tool=false (or true) and its prompt as the model needs, or choose another"
         findings.append(Finding("judge", "fault", message, f"{do} judge_llm"))
@@ -166,14 +167,15 @@ def _findings(
             differing.append(sample.name)
         elif len(given) == TIMES and given[0].correct != sample.correct:
             verdict = "correct" if given[0].correct else "wrong"
-            wrong.append(f"a {sample.name} answer as {verdict} ({given[0].said or 'by its rule'})")
+            reason = f" ({given[0].said})" if given[0].said else ""
+            wrong.append(f"the {sample.name} answer as {verdict}{reason}")
     if wrong:
         message = f"the {name} judges, {TIMES} times of {TIMES}, {' and '.join(wrong)}"
         do = "choose another judge_llm or another prompt (judge.prompt)"
         findings.append(Finding("judge", "fault", message, do))
     if differing:
-        message = f"the {name} gives different verdicts on equal requests: on a "
-        message += f"{' and a '.join(differing)} answer"
+        message = f"the {name} gives different verdicts on equal requests: on the "
+        message += f"{' and the '.join(differing)} answer"
         do = "set judge_llm.settings.temperature=0 or a seed, if its server follows them"
         findings.append(Finding("judge", "note", message, do))
     return findings
