@@ -23,8 +23,8 @@ from soundingline.toolkit.data import SearchRequest, parent
 
 DRAWN, SEED = 20, 50  # documents, and questions of the benchmark, that are searched for
 TOP = 10  # ranks in which a document usually is; fewer in a collection of fewer than 50 units
-# A document that is not even in the first tenth of all units, or the first 1,000, is not found: BM25
-# with k1=25 and b=1 ranks many short texts before a long one for its own first sentences.
+# A document that is not even among the first tenth of all units, or the first 1,000, is not found:
+# BM25 with k1=25 and b=1 ranks short texts before a long one for its own first sentences.
 DEPTH, TENTH = 1000, 10
 FEWEST, USUAL = 0.5, 0.9  # shares of the documents: a fault below the first, a note below the other
 SKIPPED = 0.1  # share of units, such as empty ones, that an engine may leave out of its index
@@ -174,7 +174,7 @@ def _searches(
                 f"{len(usual)} of {len(drawn)} documents are among the first {top} units for their "
                 f"own first sentences, and {len(found)} among the first {depth}"
             )
-            do = "expect this of long documents under BM25 with a large k1 and b, and of a weak model"
+            do = "expect this of long documents under BM25 with a large k1 and b"
             yield Finding("collection", "note", message, do)
         return
     yield Finding("collection", "fault", message, do)
