@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from soundingline.experiments.pipeline import BoundPipeline
-from soundingline.experiments.planning import ExperimentEstimate, Model
+from soundingline.experiments.planning import ExperimentEstimate, Model, models_of
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.pipelines.device import free_disk, free_memory
 
@@ -23,20 +23,19 @@ SURE = 2.0  # times the cap: a measured estimate above that is a fault
 _SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits")
 
 
-class Gpu(NamedTuple):
-    """The memory of a GPU in gigabytes, all of it and what is free."""
+class Memory(NamedTuple):
+    """The gigabytes of a memory, all of them and those that are free."""
 
     total: float
     free: float
 
 
 class Machine(NamedTuple):
-    """What a machine has: `memory` that is free, in gigabytes; its NVIDIA `gpus`; the free
-    gigabytes of the disk of a folder; and the `hours` until the end of a job of Slurm (None without
-    one)."""
+    """What a machine has: its memory, that of each NVIDIA GPU, the free gigabytes of the disk of a
+    folder, and the `hours` until the end of a job of Slurm (None without one)."""
 
-    memory: float
-    gpus: Sequence[Gpu] = ()
+    memory: Memory
+    gpus: Sequence[Memory] = ()
     disk: Callable[[Path], float] = lambda path: free_disk(path) / GB
     hours: float | None = None
 
@@ -54,17 +53,26 @@ def this_machine() -> Machine:
     """What this machine has now."""
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     hours = (int(end) - time.time()) / 3600 if end.isdecimal() else None
-    return Machine(free_memory() / GB, gpus(), hours=hours)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(Memory(total / GB, free_memory() / GB), gpus(), hours=hours)
 
 
-def gpus() -> list[Gpu]:
+def gpus() -> list[Memory]:
     """The GPUs that `nvidia-smi` lists; none where it is missing or fails."""
     try:
         rows = subprocess.run(_SMI, capture_output=True, text=True, timeout=10, check=True).stdout
         mebibytes = [[int(cell) for cell in row.split(",")] for row in rows.splitlines()]
-        return [Gpu(*(number * 2**20 / GB for number in row)) for row in mebibytes]
+        return [Memory(*(number * 2**20 / GB for number in row)) for row in mebibytes]
     except (OSError, subprocess.SubprocessError, TypeError, ValueError):
         return []
+
+
+def loaded_models(config: Mapping[str, Any]) -> list[Model]:
+    """The models of a configuration that its run loads on this machine, each once. Those of servers
+    that run already, here or behind a tunnel, are left out."""
+    models = models_of(config).items()
+    loaded = [model for group, model in models if not config[group].get("base_url")]
+    return list({model.name: model for model in loaded if model.gigabytes}.values())
 
 
 def disk_uses(
@@ -95,13 +103,13 @@ def check_machine(
     Args:
         machine: What there is.
         disk: What is still to be written.
-        models: The models of the run; those that run here count, if their names state their sizes.
+        models: The models that the run loads (`loaded_models`).
         estimate: The dollars and hours of the run, if they are known.
         cap: `budget.run_dollars`; None without one.
     """
     return [
         *_disk(machine, disk),
-        *_models(machine, {each.name: each for each in models if each.gigabytes}.values()),
+        *_models(machine, models),
         *_estimate(machine, estimate, cap),
     ]
 
@@ -114,51 +122,44 @@ def _disk(machine: Machine, uses: Iterable[DiskUse]) -> Iterator[Finding]:
         by_disk.setdefault(there.stat().st_dev, []).append(use)
     for group in by_disk.values():
         folder, free = group[0].folder, machine.disk(group[0].folder)
-        sure = [use for use in group if not use.at_most]
-        for chosen, level in ((sure, "fault"), (group, "note")):
-            needed = sum(use.gigabytes for use in chosen)
+        for uses, most in (([use for use in group if not use.at_most], ""), (group, "at most ")):
+            needed = sum(use.gigabytes for use in uses)
             if needed > free:
-                parts = ", ".join(f"{use.what} {use.gigabytes:.1f}" for use in chosen)
-                most = "at most " if level == "note" else ""
+                parts = ", ".join(f"{use.what} {use.gigabytes:.1f}" for use in uses)
                 message = (
                     f"the disk of {folder} has {free:.1f} GB free, and the run needs {most}"
                     f"{needed:.1f} GB ({parts})"
                 )
                 do = "free space there, name another disk by paths.indexes, paths.runs and "
                 do += "paths.caches, or lower paths.caches_gb"
-                yield Finding("machine", "fault" if level == "fault" else "note", message, do)
+                yield Finding("machine", "note" if most else "fault", message, do)
                 break
 
 
 def _models(machine: Machine, models: Iterable[Model]) -> Iterator[Finding]:
     """Weights against the GPUs; without any, against the memory, where a stage computes in float32,
-    twice the size."""
-    on_gpu, parts = bool(machine.gpus), []
-    needed = 0.0 if on_gpu else PROCESS
-    for model in models:
-        wide = 1 if on_gpu or model.group.endswith("llm") else 2
-        size = wide * (model.gigabytes or 0.0)
-        needed += size
-        parts.append(f"{model.name} {size:.1f}")
-    listed, do = ", ".join(parts), "choose smaller models, or serve them on another machine"
-    if on_gpu:
-        total = sum(gpu.total for gpu in machine.gpus)
-        free = sum(gpu.free for gpu in machine.gpus)
-        number = f"{len(machine.gpus)} GPU{'s' * (len(machine.gpus) > 1)}"
-        if needed > total:
-            message = f"the weights ({listed}) take {needed:.1f} GB, and {number} of this machine "
-            yield Finding("machine", "fault", f"{message}have {total:.1f} GB", do)
-        elif needed > free:
-            message = f"the weights ({listed}) take {needed:.1f} GB, and {free:.1f} of "
-            message += f"{total:.1f} GB of GPU memory are free"
-            do = "end what else is on the GPUs, unless it is the server of these models"
-            yield Finding("machine", "note", message, do)
-    if (PROCESS if on_gpu else needed) > machine.memory:
-        what = f"the weights ({listed}) and the run take" if parts and not on_gpu else "a run takes"
-        least = PROCESS if on_gpu else needed
-        where = "of memory are free" if on_gpu else "of memory are free, and there is no NVIDIA GPU"
-        message = f"{what} {least:.1f} GB, and {machine.memory:.1f} GB {where}"
-        yield Finding("machine", "fault", message, f"end other programs, or {do}")
+    twice the size. What is not free may be held by the server of an earlier cell."""
+    sizes = {
+        model.name: (model.gigabytes or 0.0)
+        * (1 if machine.gpus or model.group.endswith("llm") else 2)
+        for model in models
+    }
+    needed, pools = sum(sizes.values()), machine.gpus or [machine.memory]
+    total, free = (sum(pool[place] for pool in pools) for place in (0, 1))
+    listed = ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())
+    where = "GPU memory" if machine.gpus else "memory, and no NVIDIA GPU"
+    message = (
+        f"the weights ({listed}) take {needed:.1f} GB, and this machine has {total:.1f} GB of "
+    )
+    if needed > total:
+        do = "choose smaller models, or serve them on another machine"
+        yield Finding("machine", "fault", f"{message} {where}", do)
+    elif needed > free:
+        do = "end what else uses it, unless it is the server of these models"
+        yield Finding("machine", "note", f"{message} {where}; {free:.1f} GB are free", do)
+    if machine.memory.free < PROCESS:
+        message = f"{machine.memory.free:.1f} GB of memory are free, and a run takes {PROCESS:g} GB"
+        yield Finding("machine", "fault", message, "end other programs")
 
 
 def _estimate(
