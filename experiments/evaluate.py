@@ -85,14 +85,14 @@ ROLE = "judge"
 
 def check_judge(config: DictConfig) -> None:
     """`InputError` for impossible settings of the judge."""
-    judge, llm = _judge(config)
+    judge, llm = judge_of(config)
     if isinstance(judge, LlmJudge) and llm:
         check_price(config, ROLE, llm.price, "judge_llm")
 
 
 def judges_by_model(config: DictConfig) -> bool:
     """Whether the judge is a language model."""
-    return isinstance(_judge(config)[0], LlmJudge)
+    return isinstance(judge_of(config)[0], LlmJudge)
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def judge_run(
     Raises: InputError: if judging cannot go on, because of a wrong key or the budget: an accuracy
         over a part of the verdicts would be wrong.
     """
-    judge, llm = _judge(config)
+    judge, llm = judge_of(config)
     parts = folder.repeats()
     if not isinstance(judge, LlmJudge) or llm is None:
         shipped = (folder.path / ImportedVerdicts.path).exists()
@@ -191,7 +191,8 @@ def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
     return JudgeWork(part.number, len(cases), record.left(cases), record)
 
 
-def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
+def judge_of(config: DictConfig) -> tuple[Any, LanguageModel | None]:
+    """The judge of a configuration, and the model that it asks. `InputError` if it has none."""
     judge = make(config.judge)
     llm = language_model(config, "judge_llm")
     if not isinstance(judge, LlmJudge):

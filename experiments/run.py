@@ -115,6 +115,7 @@ def preflight(settings: Settings) -> None:
     It takes at most 60 seconds and 20 requests, and writes nothing. `soundingline run` makes the
     same checks by itself (`preflight.check`).
     """
+    check_judge(settings.config)
     this, prints = components(settings)
     settings.config.logger = None
     with TemporaryDirectory() as scratch:

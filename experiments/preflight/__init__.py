@@ -12,8 +12,18 @@ from typing import Any, NamedTuple
 from omegaconf import DictConfig
 
 from soundingline.agents.chat import ChatAgent
+from soundingline.experiments.config import plain_values
+from soundingline.experiments.evaluate import judge_of
+from soundingline.experiments.preflight.collection import check_collection
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.experiments.preflight.first_questions import check_first_questions
+from soundingline.experiments.preflight.judge import check_judge
+from soundingline.experiments.preflight.machine import (
+    check_machine,
+    disk_uses,
+    loaded_models,
+    this_machine,
+)
 from soundingline.experiments.preflight.prompt import check_prompt
 from soundingline.experiments.preflight.server import check_server, check_text_model, server_key
 from soundingline.experiments.run_context import Components, RunContext
@@ -70,14 +80,21 @@ def check_before(
     Raises:
         InputError: if there is a fault and `preflight.stop` is set.
     """
-    done = run_checks(checks_of(this, context, model), context.ledger, memory)
+    done = run_checks(checks_of(this, context, config, model), context.ledger, memory)
     context.folder.note_preflight(done.as_dict())
     stop_at(done.findings, "the check before the run", stop=config.preflight.stop)
     return done
 
 
-def checks_of(this: Components, context: RunContext, model: ChatModel | None) -> Iterator[Check]:
-    """The parts of a run that are checked, the cheapest first."""
+def checks_of(
+    this: Components, context: RunContext, config: DictConfig, model: ChatModel | None
+) -> Iterator[Check]:
+    """The parts of a run that are checked, those that cost nothing first."""
+    yield Check("machine", "", lambda seconds: machine_findings(this, config))
+    built = this.built
+    retriever = getattr(built.parts.get("retriever"), "fingerprint", "")
+    key = fingerprint(built.prepared.fingerprint, built.benchmark.fingerprint, retriever)
+    yield Check("collection", key, lambda seconds: check_collection(built))
     agent, topics = this.agents[0], this.built.benchmark.topics
     specs: Sequence[Any] = ()
     opening: Sequence[Any] = ()
@@ -97,6 +114,29 @@ def checks_of(this: Components, context: RunContext, model: ChatModel | None) ->
         yield Check("server", key, lambda seconds: probe(seconds=seconds))
     for group, (blocking, llm) in this.built.stages.models.items():
         yield Check("server", server_key(llm, group), partial(check_text_model, blocking, group))
+    judge = repr([plain_values(config.judge), plain_values(config.judge_llm)])
+    yield Check("judge", judge, lambda seconds: judge_findings(this, context, config))
+
+
+def machine_findings(this: Components, config: DictConfig) -> list[Finding]:
+    """What the machine lacks for a run."""
+    paths, built = config.paths, this.built
+    rollouts = len(built.benchmark.topics) * len(this.agents)
+    caches = Path(paths.caches) if paths.caches else None
+    disk = disk_uses(built, rollouts, Path(paths.runs), caches, paths.caches_gb)
+    models, cap = loaded_models(plain_values(config)), this.budget.run_dollars
+    return check_machine(this_machine(), disk=disk, models=models, cap=cap)
+
+
+def judge_findings(this: Components, context: RunContext, config: DictConfig) -> list[Finding]:
+    """What is wrong with the judge's verdicts. A server of its own starts after the questions, and
+    is not started before them."""
+    judge, llm = judge_of(config)
+    if llm is not None and llm.own_server and (this.llm is None or llm.name != this.llm.name):
+        message = f"the server of the judge {llm.name} starts after the questions"
+        return [Finding("judge", "note", f"{message}, so that its verdicts were not checked")]
+    log = context.folder.path / "judge-server.log"
+    return check_judge(judge, llm, context.ledger, log, context.servers)
 
 
 def run_checks(checks: Iterable[Check], ledger: Ledger, memory: Path | None = None) -> CheckReport:

@@ -49,7 +49,7 @@ def test_the_command_checks_and_writes_nothing(entry, capsys):
     assert entry("preflight", *CHECKED, *MODEL, "name=m") == 0
     told = capsys.readouterr().out.strip().splitlines()[-1]
     checks, requests = PASSED.match(told).groups()
-    assert (int(checks), int(requests)) == (2, 4)
+    assert (int(checks), int(requests)) == (5, 4)
     assert not Path("runs").exists()
 
 
@@ -57,7 +57,7 @@ def test_a_run_checks_by_itself_and_accounts_for_it(entry, capsys):
     run = ("run", *TINY, *MODEL, "traces=false")
     assert entry(*run, "name=plain") == 0 and entry(*run, "preflight.check=true", "name=m") == 0
     report = manifest("runs/m")["preflight"]
-    assert report["requests"] == 4 and report["checks"] == 2 and report["findings"] == []
+    assert report["requests"] == 4 and report["checks"] == 5 and report["findings"] == []
     rows = [row for row in read_json_lines(Path("runs/m/ledger.jsonl")) if "role" in row]
     checked = [row for row in rows if row["role"] == "preflight"]
     assert len(checked) == 4 and rows[:4] == checked
