@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.experiments.config import plain_values
-from soundingline.experiments.evaluate import judge_of
+from soundingline.experiments.evaluate import judge_of, judges_by_model
 from soundingline.experiments.preflight.collection import check_collection
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.experiments.preflight.first_questions import check_first_questions
@@ -95,6 +95,10 @@ def checks_of(
     retriever = getattr(built.parts.get("retriever"), "fingerprint", "")
     key = fingerprint(built.prepared.fingerprint, built.benchmark.fingerprint, retriever)
     yield Check("collection", key, lambda seconds: check_collection(built))
+    key = repr([plain_values(config.judge), plain_values(config.judge_llm)])
+    judge = Check("judge", key, lambda seconds: judge_findings(this, context, config))
+    if not (asks_model := judges_by_model(config)):
+        yield judge
     agent, topics = this.agents[0], this.built.benchmark.topics
     specs: Sequence[Any] = ()
     opening: Sequence[Any] = ()
@@ -114,8 +118,8 @@ def checks_of(
         yield Check("server", key, lambda seconds: probe(seconds=seconds))
     for group, (blocking, llm) in this.built.stages.models.items():
         yield Check("server", server_key(llm, group), partial(check_text_model, blocking, group))
-    judge = repr([plain_values(config.judge), plain_values(config.judge_llm)])
-    yield Check("judge", judge, lambda seconds: judge_findings(this, context, config))
+    if asks_model:
+        yield judge
 
 
 def machine_findings(this: Components, config: DictConfig) -> list[Finding]:

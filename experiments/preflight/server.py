@@ -72,7 +72,9 @@ _NEXT = 'Recorded. The next place: name "Bergen", year 1070, aliases "Bjorgvin".
 _GREETING = "Reply with the one word: ready"
 _COUNT = "Count from 1 to 500 in digits, with commas between the numbers."
 _LINE = "Line {} of this list has no meaning and asks for nothing."
-_PREFIX, _LONG_PREFIX = 1200, 6000  # words, which have a token each at least
+# Words, which have a token each at least: for a server that we start, which may be a small machine,
+# for one whose window is known, and for another.
+_SHORT_PREFIX, _PREFIX, _LONG_PREFIX = 200, 1200, 6000
 _SHORTEST = 16  # tokens, the smallest limit of the Responses API
 _BYTES_PER_TOKEN = 5  # at least as many as texts in English have, so that no prompt is overrated
 _NO_EFFORT = (None, "none", "minimal", "low")  # with which a model may leave out its reasoning
@@ -248,6 +250,8 @@ class _ServerProbe:
             fits = False
         default = getattr(self._llm, "default_url", None) == getattr(self._llm, "address", "")
         self._words = _PREFIX if reported or default else _LONG_PREFIX
+        if getattr(self._llm, "own_server", None):
+            self._words = _SHORT_PREFIX
         if window:
             self._words = min(self._words, window // 4)
         return fits
