@@ -275,6 +275,8 @@ class ExperimentPlan:
         cells: the overrides of each cell, as `overrides_of_cells` gives them.
         files: the options that cells choose from.
         measured: what runs on disk have taken.
+        questions: the number of questions of a cell; None for the published one, or that of a whole
+            benchmark where it is known.
     """
 
     def __init__(
@@ -284,8 +286,9 @@ class ExperimentPlan:
         cells: Sequence[Sequence[str]],
         files: OptionFiles,
         measured: Sequence[Measured] = (),
+        questions: int | None = None,
     ) -> None:
-        self.config, self.cells = config, cells
+        self.config, self.cells, self._asked = config, cells, questions
         self._choices, self._files, self._measured = choices, files, measured
         self.models = [self._models(cell) for cell in self.cells]
 
@@ -422,7 +425,7 @@ class ExperimentPlan:
         written = (calls + 1) * REPLY
         usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
         cost = Price.of_record(llm["price"]).cost(usage)
-        paper = row.get(RUN_DOLLARS)
+        paper = None if self._asked else row.get(RUN_DOLLARS)  # of all its questions
         budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
@@ -447,7 +450,10 @@ class ExperimentPlan:
 
     @property
     def _questions(self) -> int | None:
-        """The published number of questions, else that of a whole benchmark where it is known."""
+        """That of the constructor, else the published number, else that of a whole benchmark where
+        it is known."""
+        if self._asked:
+            return self._asked
         if self.published and self.published.questions:
             return self.published.questions
         return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))

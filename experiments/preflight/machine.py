@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from soundingline.experiments.pipeline import BoundPipeline
-from soundingline.experiments.planning import ExperimentEstimate, Model, models_of
+from soundingline.experiments.planning import (
+    ExperimentEstimate,
+    ExperimentPlan,
+    Model,
+    OptionFiles,
+    models_of,
+)
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.pipelines.device import free_disk, free_memory
 
@@ -73,6 +79,16 @@ def loaded_models(config: Mapping[str, Any]) -> list[Model]:
     models = models_of(config).items()
     loaded = [model for group, model in models if not config[group].get("base_url")]
     return list({model.name: model for model in loaded if model.gigabytes}.values())
+
+
+def expected(
+    config: Mapping[str, Any], choices: Mapping[str, str], questions: int
+) -> ExperimentEstimate | None:
+    """The dollars and hours of a run over so many questions by the formula of a plan; None where a
+    plan has no estimate. `choices` are the options by group. Runs on disk are not read, which takes
+    longer than a check may."""
+    plan = ExperimentPlan(config, choices, [()], OptionFiles(), questions=questions)
+    return next(plan.estimates())
 
 
 def disk_uses(
@@ -148,9 +164,7 @@ def _models(machine: Machine, models: Iterable[Model]) -> Iterator[Finding]:
     total, free = (sum(pool[place] for pool in pools) for place in (0, 1))
     listed = ", ".join(f"{name} {size:.1f}" for name, size in sizes.items())
     where = "GPU memory" if machine.gpus else "memory, and no NVIDIA GPU"
-    message = (
-        f"the weights ({listed}) take {needed:.1f} GB, and this machine has {total:.1f} GB of "
-    )
+    message = f"the weights ({listed}) take {needed:.1f} GB, and this machine has {total:.1f} GB of"
     if needed > total:
         do = "choose smaller models, or serve them on another machine"
         yield Finding("machine", "fault", f"{message} {where}", do)

@@ -242,6 +242,15 @@ def test_a_healthy_collection_has_no_fault(collection, unit, tmp_path):
     assert [each for each in findings if each.level == "fault"] == []
 
 
+def test_signs_in_a_text_are_not_operators_of_its_query(tmp_path):
+    contents = [f"-{text}" for text in texts()]
+    assert check_collection(built(tmp_path, contents, "retriever=bm25_phrases")) == []
+
+
+def test_one_ranking_for_documents_that_are_all_alike_is_right(tmp_path):
+    assert check_collection(with_retriever(built(tmp_path, texts(1) * 30), SAME)) == []
+
+
 @pytest.mark.parametrize("overrides", [(), ("unit=passage",), ("retriever=bm25_tuned",)])
 def test_the_shipped_collection_and_a_fictional_world_have_no_fault(overrides, tmp_path):
     for words in (("benchmark=wikidemo",), ("benchmark=fictional", *TINY)):

@@ -18,6 +18,7 @@ from soundingline.experiments.preflight.machine import (
     Memory,
     check_machine,
     disk_uses,
+    expected,
     loaded_models,
     this_machine,
 )
@@ -198,6 +199,19 @@ def test_only_models_that_the_run_loads_count():
     rest = loaded_models(plain_values(Settings.compose(running).config))
     assert [model.name for model in rest] == [model.name for model in loaded][1:]
     assert loaded_models(plain_values(Settings.compose(["llm=gpt-5.5"]).config)) == []
+
+
+def test_the_estimate_of_a_plan_is_that_of_the_questions_that_are_run():
+    words = ("agent=pi_serini", "llm=gpt-5.5", "benchmark.limit=20", "repeats=2", "concurrency=4")
+    settings = Settings.compose(["benchmark=browsecomp_plus", *words])
+    found = expected(plain_values(settings.config), settings.choices, 20)
+    # 830 questions of Pi-Serini cost $291.6 with this model; each of 20 is asked twice.
+    assert found.dollars == pytest.approx(291.6 / 830 * 20 * 2, rel=0.05)
+    # 21 requests of 10 seconds, four questions at once.
+    assert found.hours == pytest.approx(21 * 10 * 40 / 4 / 3600)
+    assert (found.questions, found.repeats) == (20, 2)
+    settings = Settings.compose(["agent=keyword"])
+    assert expected(plain_values(settings.config), settings.choices, 20) is None
 
 
 def test_what_a_run_still_writes_is_the_run_a_missing_index_and_caches(tmp_path):
