@@ -137,7 +137,7 @@ FAULTS = {
         *("2,000 tokens of a prompt with 6,000 words", "num_ctx"),
     ),
     "a prompt that does not fit": (
-        *(healthy, {"context_window": 5000}, {"opening": ["word " * 6000]}, "fault"),
+        *(healthy, {"context_window": 5000}, {"opening": ["word " * 2500]}, "fault"),
         *("do not fit the context window of 5,000", "budget.answer_tokens"),
     ),
     "a window that is refused": (
