@@ -113,7 +113,7 @@ def preflight(settings: Settings) -> None:
     language models, prompt and tools, the judge, the collection, and the machine.
 
     It takes at most 60 seconds and 20 requests, and writes nothing. `soundingline run` makes the
-    same checks by itself (`preflight.check`).
+    same checks by itself (`preflight.check`), and for all cells of a sweep (`run -m`) once.
     """
     check_judge(settings.config)
     this, prints = components(settings)

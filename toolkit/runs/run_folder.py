@@ -357,7 +357,7 @@ class RunFolder:
             return
         written = self.manifest()
         findings = written.get("preflight", {}).get("findings", ())
-        stopped = any(finding["level"] == "fault" for finding in findings)
+        stopped = any(finding.get("level") == "fault" for finding in findings)
         if stopped and not any(chain(self._files(), self.queries.glob("*.rounds.jsonl"))):
             write_json(self.manifest_path, manifest)
             return
