@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -22,6 +23,7 @@ from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import SearchRequest, parent
 
 DRAWN, SEED = 20, 50  # documents, and questions of the benchmark, that are searched for
+SECONDS = 30.0  # for the searches
 TOP = 10  # ranks in which a document usually is; fewer in a collection of fewer than 50 units
 # A document that is not even among the first tenth of all units, or the first 1,000, is not found:
 # BM25 with k1=25 and b=1 ranks short texts before a long one for its own first sentences.
@@ -41,14 +43,15 @@ class Opening(NamedTuple):
     query: str
 
 
-def check_collection(built: BoundPipeline) -> list[Finding]:
+def check_collection(built: BoundPipeline, seconds: float = SECONDS) -> list[Finding]:
     """What is wrong with the collection of a pipeline: counts and fingerprints that are not those
     of the benchmark, judged documents that are missing, and an index that does not find documents
     by their own first sentences, ranks alike for all queries, or finds what the store does not
     have.
 
     The searches are those of the retriever alone, without the stages around it. They are left out
-    if the agent does not search, and, with a note, if the retriever asks a language model.
+    if the agent does not search, and, with a note, if the retriever asks a language model or needs
+    more than so many seconds.
     """
     benchmark, prepared = built.benchmark, built.prepared
     findings = [*_judged(benchmark, prepared.store)]
@@ -62,7 +65,7 @@ def check_collection(built: BoundPipeline) -> list[Finding]:
         message = "the retriever asks a language model: whether it finds documents was not checked"
         return [*findings, Finding("collection", "note", message)]
     backend = PipelineBackend(retriever, built.segmenter.name)
-    return [*findings, *_searches(benchmark, prepared, backend)]
+    return [*findings, *_searches(benchmark, prepared, backend, seconds)]
 
 
 def asks_model(stage: pt.Transformer) -> bool:
@@ -135,7 +138,7 @@ def _counts(
 
 
 def _searches(
-    benchmark: Benchmark, prepared: IndexedCollection, backend: PipelineBackend
+    benchmark: Benchmark, prepared: IndexedCollection, backend: PipelineBackend, seconds: float
 ) -> Iterator[Finding]:
     """The first fault of the rankings for the questions and the openings, or a note."""
     store, drawn = prepared.store, openings(prepared.store)
@@ -143,10 +146,18 @@ def _searches(
     depth = min(DEPTH, max(top, store.unit_count // TENTH))
     questions = dict.fromkeys(topic.text for topic in benchmark.topics)
     queries = dict.fromkeys([*list(questions)[:DRAWN], *(each.query for each in drawn)])
-    rankings = {
-        query: [hit.unit_id for hit in backend.search(SearchRequest(query, depth=depth)).hits]
-        for query in queries
-    }
+    rankings: dict[str, list[str]] = {}
+    end = time.monotonic() + seconds
+    for query in queries:
+        if time.monotonic() >= end:
+            message = (
+                f"{len(rankings)} of {len(queries)} searches took {seconds:.0f} seconds: whether "
+                "they find documents was not checked"
+            )
+            yield Finding("collection", "note", message, "expect a slow run")
+            return
+        hits = backend.search(SearchRequest(query, depth=depth)).hits
+        rankings[query] = [hit.unit_id for hit in hits]
     first = {query: tuple(units[:top]) for query, units in rankings.items()}
     texts = _texts(store, chain.from_iterable(first.values()))
     unknown = [unit for unit, text in texts.items() if text is None]

@@ -185,6 +185,11 @@ def test_an_index_without_the_empty_units_is_a_note(tmp_path):
     assert levels == ["note"]
 
 
+def test_searches_that_take_too_long_are_ended_with_a_note(tmp_path):
+    (finding,) = check_collection(built(tmp_path, texts()), seconds=0.0)
+    assert (finding.level, finding.message[:20]) == ("note", "0 of 26 searches too")
+
+
 class Silent(GrepRag):
     def transform(self, inp):
         raise AssertionError("a stage was called that costs money")
