@@ -136,7 +136,8 @@ def judge_findings(this: Components, context: RunContext, config: DictConfig) ->
     """What is wrong with the judge's verdicts. A server of its own starts after the questions, and
     is not started before them."""
     judge, llm = judge_of(config)
-    if getattr(llm, "own_server", None) and (this.llm is None or llm.name != this.llm.name):
+    own = llm is not None and getattr(llm, "own_server", None)
+    if llm is not None and own and (this.llm is None or llm.name != this.llm.name):
         message = f"the server of the judge {llm.name} starts after the questions"
         return [Finding("judge", "note", f"{message}, so that its verdicts were not checked")]
     log = context.folder.path / "judge-server.log"

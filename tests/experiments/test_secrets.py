@@ -207,7 +207,7 @@ def planted(tmp_path, monkeypatch):
                 "agent=pi_serini",
                 "llm=planted",
                 f"llm.base_url={peer.openai_url}",
-                "preflight.questions=0",
+                *("preflight.questions=0", "preflight.stop=false"),
             ),
         )
 
