@@ -70,6 +70,10 @@ COMMANDS = {
         "run:run",
         "Answer the questions of a benchmark with an agent that searches through a pipeline.",
     ),
+    "preflight": (
+        "run:preflight",
+        "Check servers, prompt, judge, collection and machine of a run before it spends money.",
+    ),
     "rank": ("rank:rank", "Rank the questions of a benchmark with a pipeline, without an agent."),
     "tune": ("tune:tune", "Choose k1 and b of BM25 on one split and report them on another."),
     "enrich": (

@@ -79,6 +79,13 @@ class Indexing:
 
 
 @dataclass
+class Preflight:
+    check: bool = True
+    questions: int = 5
+    stop: bool = True
+
+
+@dataclass
 class Root:
     benchmark: Any = MISSING
     unit: Any = MISSING
@@ -112,7 +119,7 @@ class Root:
     passage_splitter: str = "rules"
     concurrency: int = 1
     repeats: int = 1
-    preflight: int = 5
+    preflight: Preflight = field(default_factory=Preflight)
     placement: Any = None
     comparison: Comparison = field(default_factory=Comparison)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
@@ -122,7 +129,12 @@ class Root:
 
 # What the first part of an override's key may be.
 ROOTS = (*(each.name for each in fields(Root)), "experiment", "hydra")
-_SECTIONS = {"comparison": Comparison, "evaluation": EvaluationSettings, "indexing": Indexing}
+_SECTIONS: Mapping[str, type] = {
+    "preflight": Preflight,
+    "comparison": Comparison,
+    "evaluation": EvaluationSettings,
+    "indexing": Indexing,
+}
 _GROUPED = {
     each.name: f"{name}.{each.name}" for name, kind in _SECTIONS.items() for each in fields(kind)
 }
@@ -609,6 +621,12 @@ def check_choices(overrides: Iterable[str]) -> None:
     for text in overrides:
         if "=" in text and not key_of(text):
             raise InputError(f"{text} names no key", valid="KEY=VALUE")
+        if "=" in text and is_number(value_of(text)) and key_of(text) in _SECTIONS:
+            section = key_of(text)
+            keys = [f"{section}.{each.name}" for each in fields(_SECTIONS[section])]
+            do = f"write {keys[1]}={value_of(text)}" if section == "preflight" else ""
+            what = f"{text}, and {section} is a group of settings"
+            raise InputError(what, valid=", ".join(keys), do=do)
         if "=" not in text or text.startswith(("-", "~")) or not is_choice(text):
             continue
         value = value_of(text)

@@ -21,7 +21,7 @@ from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark
-from soundingline.experiments.run_context import running
+from soundingline.experiments.run_context import RunJudge, running
 from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
@@ -82,15 +82,6 @@ from soundingline.toolkit.trajectory import items, text_of
 
 
 ROLE = "judge"
-
-
-class RunJudge(NamedTuple):
-    """The judge of runs, its language model (None: it asks none), and the dollars that the command
-    line lets a run spend (None: no cap)."""
-
-    judge: Any
-    llm: LanguageModel | None
-    cap: float | None
 
 
 def make_judge(config: DictConfig, budget: Budget) -> RunJudge:

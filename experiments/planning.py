@@ -240,6 +240,8 @@ class ExperimentPlan:
         cells: the overrides of each cell, as `overrides_of_cells` gives them.
         compositions: of the options that cells choose.
         measured: what runs on disk have taken.
+        questions: the number of questions of a cell; None for the published one, or that of a whole
+            benchmark where it is known.
     """
 
     def __init__(
@@ -249,8 +251,9 @@ class ExperimentPlan:
         cells: Sequence[Sequence[str]],
         compositions: Compositions,
         measured: Sequence[Measured] = (),
+        questions: int | None = None,
     ) -> None:
-        self.config, self.cells = config, cells
+        self.config, self.cells, self._asked = config, cells, questions
         self._choices, self._compositions, self._measured = choices, compositions, measured
         self.models = [self._models(cell) for cell in self.cells]
 
@@ -382,7 +385,8 @@ class ExperimentPlan:
         written = (calls + 1) * REPLY
         tokens = round(read), round(read - fresh), round(written)
         dollars = price.cost(Usage(input=tokens[0], cached=tokens[1], output=tokens[2]))
-        if (paper := row.get(RUN_DOLLARS)) is not None:
+        paper = None if self._asked else row.get(RUN_DOLLARS)  # of all its questions
+        if paper is not None:
             dollars, source = float(paper) / questions, "the paper's figure"
         budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
@@ -398,7 +402,10 @@ class ExperimentPlan:
 
     @property
     def _questions(self) -> int | None:
-        """The published number of questions, else that of a whole benchmark where it is known."""
+        """That of the constructor, else the published number, else that of a whole benchmark where
+        it is known."""
+        if self._asked:
+            return self._asked
         if self.published and self.published.questions:
             return self.published.questions
         return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))

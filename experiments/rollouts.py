@@ -313,10 +313,15 @@ class RolloutRunner:
         self.tally.add(trajectory)
 
     async def answer_all(
-        self, rollouts: Sequence[Rollout], first: int, model: ChatModel | None = None
+        self,
+        rollouts: Sequence[Rollout],
+        first: int,
+        model: ChatModel | None = None,
+        check: Callable[[Sequence[Trajectory]], Any] = lambda trajectories: None,
     ) -> None:
         """Answer all questions, the `first` few before the others, after which a line tells what
-        the rest will take; `model` is closed at the end."""
+        the rest will take, and `check` is given their trajectories; an exception that it raises
+        ends the run. `model` is closed at the end."""
         loop = asyncio.get_running_loop()
         # Tools and writes run in threads. More than there are questions, because a search that its
         # question no longer waits for still holds one.
@@ -330,6 +335,8 @@ class RolloutRunner:
                 if amounts := str(expected):
                     line = f"{len(rollouts)} questions, judged by the first {first}: {amounts}"
                     self._tell(f"{line}; about {expected.duration}")
+                parts = [(self._folder.repeat(one.repeat), one.topic) for one in rollouts[:first]]
+                check([ended for part, topic in parts if (ended := part.read(topic.qid))])
                 rollouts = rollouts[first:]
             await self.answer(rollouts)
         finally:

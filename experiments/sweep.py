@@ -224,7 +224,7 @@ def is_first(settings: Settings, cause: str) -> bool:
     if not settings.multirun:
         return True
     try:
-        (_cells_folder(settings) / f"reported-{fingerprint(cause)}").touch(exist_ok=False)
+        (cells_folder(settings) / f"reported-{fingerprint(cause)}").touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:  # such as a full disk, which is to be reported
@@ -236,7 +236,7 @@ def is_first(settings: Settings, cause: str) -> bool:
 def recorded_cell(settings: Settings) -> Iterator[None]:
     """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
     overrides = [str(redact(item)) for item in settings.overrides]
-    path = _cells_folder(settings) / f"{fingerprint(overrides)}.json"
+    path = cells_folder(settings) / f"{fingerprint(overrides)}.json"
     status = CellStatus(overrides, RUNNING)
     write_quoting(path, dump_json(status._asdict()))
     try:
@@ -275,7 +275,8 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
     return run.metrics.get(metric or main or main_measure(run.metrics, TESTED))
 
 
-def _cells_folder(settings: Settings) -> Path:
+def cells_folder(settings: Settings) -> Path:
+    """The folder that the cells of this start of a sweep share."""
     cells = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
     return cells / os.environ.get(SWEEP, "")
 
@@ -296,7 +297,7 @@ def _status(path: Path) -> CellStatus:
 def obfuscate_cells(settings: Settings) -> None:
     """Obfuscate the status of this sweep's cells: the reason of a failure may quote texts."""
     if settings.multirun:
-        mark_obfuscated(_cells_folder(settings))
+        mark_obfuscated(cells_folder(settings))
 
 
 def wait_for_jobs(sweep: Path) -> None:

@@ -419,10 +419,10 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
 # with the table in docs/results.md.
 SIZES = {
-    "toolkit": (92, 27_400),
+    "toolkit": (92, 27_500),
     "pipelines": (65, 17_950),
     "agents": (17, 4_600),
-    "experiments": (37, 11_300),
+    "experiments": (45, 12_750),
 }
 
 
@@ -503,7 +503,7 @@ def test_few_files_are_small_and_few_have_one_importer():
         and f"{module}." not in options
         and f'"{parts_of(module)[-1]}:' not in commands
     ]
-    assert len(single) <= 16, single
+    assert len(single) <= 17, single
     small = [
         module
         for module, (source, is_package) in sources.items()

@@ -32,7 +32,10 @@ NO_FORMAT = "no_format"  # the mark of a final message that is not in the requir
 SEARCHES = ("search",)  # the names of our tools that search
 QUERIES = ("query", "user_query")  # arguments for the query, in our tools and others
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of a pipeline
-ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
+ROLES = (
+    *("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian"),
+    "preflight",  # requests before the first question, which check the servers
+)
 
 # The number of lines up to `reason`, and the end of the file, as `dump_trajectory` writes them.
 _HEAD_LINES = 6

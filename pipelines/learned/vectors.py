@@ -14,7 +14,6 @@ Khattab and Zaharia, SIGIR 2020). A dot product is the MaxSim of one vector and 
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from soundingline.pipelines.device import check_memory, choose_device, gigabytes
+from soundingline.pipelines.device import check_memory, choose_device, free_disk, gigabytes
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import (
     REBUILD,
@@ -256,7 +255,6 @@ class MultiVectorEngine(VectorEngine):
 def _free_bytes(path: Path) -> int:
     """The free bytes of the disk of an index at `path`. What a killed build has left is counted
     among what is needed, so it counts as free."""
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     work = work_folder(path)
     left = sum(
         file.stat().st_size
@@ -264,7 +262,7 @@ def _free_bytes(path: Path) -> int:
         for file in part.rglob("*")
         if file.is_file()
     )
-    return shutil.disk_usage(folder).free + left
+    return free_disk(path) + left
 
 
 class VectorIndex(OpenedIndex, IndexArtifact):

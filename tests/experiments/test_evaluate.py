@@ -158,7 +158,7 @@ def test_the_cap_that_a_run_was_made_with_holds_for_its_judge(entry, capsys):
 
 
 def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(entry, capsys):
-    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "preflight=0")
+    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "preflight.questions=0")
     # Six answers take 0.63 dollars each, so that two verdicts are left to pay.
     cap = 6 * 0.63 + 2.5 * DOLLARS
     assert entry("run", *run, f"budget.run_dollars={cap}") == 2
@@ -175,6 +175,7 @@ def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(ent
 
 def test_a_question_whose_money_is_gone_is_judged_all_the_same(entry):
     run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "llm.turns=9")
+    run += ("preflight.questions=0",)  # No question has an answer, which would end the run.
     assert entry("run", *run, "budget.dollars=0.8") == 0
     folder = RunFolder("runs/k")
     assert set(folder.statuses().values()) == {"out_of_money"}

@@ -42,7 +42,7 @@ OVERRIDES = {
             *("llm.key_env=OTHER_KEY", "llm.concurrency=3", "llm.price.input=0.1"),
             *("llm.server.options.tensor_parallel_size=4", "reranker.device=cpu"),
             *("reranker.batch_tokens=512", "paths.runs=elsewhere", "paths.indexes=elsewhere"),
-            *("paths.caches=null", "engine.memory_mb=64", "concurrency=8", "preflight=0"),
+            *("paths.caches=null", "engine.memory_mb=64", "concurrency=8", "preflight.questions=0"),
             *("measures=[AP]", "name=other", "hydra.verbose=true"),
         ],
         [

@@ -359,7 +359,7 @@ def test_each_cell_of_a_report_links_to_its_traces(entry):
 
 
 def test_a_run_alone_has_traces_of_all_its_repeats(entry, capsys):
-    command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight=0")
+    command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight.questions=0")
     assert entry("run", *command) == 0
     assert "runs/r/traces/index.html" in capsys.readouterr().err
     traces = Path("runs/r/traces")

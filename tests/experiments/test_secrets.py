@@ -207,7 +207,7 @@ def planted(tmp_path, monkeypatch):
                 "agent=pi_serini",
                 "llm=planted",
                 f"llm.base_url={peer.openai_url}",
-                "preflight=0",
+                "preflight.questions=0",
             ),
         )
 
@@ -429,6 +429,7 @@ SCRIPTED = (
     "llm=scripted",
     "rewriter=q2q",
     "llm@rewriter_llm=scripted",
+    "preflight.stop=false",
     "judge=llm",
     "llm@judge_llm=scripted",
 )

@@ -575,7 +575,7 @@ def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of
     # An agent without a language model has fewer factors than the baseline.
     options = f"hydra.searchpath=[file://{Path(__file__).resolve().parent / 'options'}]"
     changes = "hydra.sweeper.changes=['agent=keyword','retriever=bm25_tuned','retriever=ql']"
-    sweep = (*TINY, "name=s", options, "agent=pi_serini", "llm=scripted", "preflight=0")
+    sweep = (*TINY, "name=s", options, "agent=pi_serini", "llm=scripted", "preflight.questions=0")
     assert entry("run", "-m", *sweep, changes, "comparison.baseline.unit=document") == 0
     (baseline,) = {row["b"] for row in json.loads(Path("runs/s/verdicts.json").read_text())}
     factors = RunFolder(Path("runs/s") / baseline).manifest()["factors"]
@@ -693,7 +693,7 @@ class Command(NamedTuple):
     waits: bool = False
 
 
-RUN = ("name=r", "preflight=0", f"concurrency={FLIGHT}")
+RUN = ("name=r", "preflight.questions=0", f"concurrency={FLIGHT}")
 GRID = ("grid.k1=[0.5,1.5]", "grid.b=[0.4]", "tuning.folds=2", "tuning.select=null")
 COMMANDS = {
     "index": Command(("index", *TINY, "unit=passage", "paths.indexes=new"), waits=True),

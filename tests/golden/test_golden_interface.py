@@ -59,7 +59,7 @@ NAMES = (
     "enrichment=feedback",
     "enrichment=feedback enrichment.weight=0.5",
     "enrichment=feedback enrichment.sides=query",
-    "concurrency=8 preflight=0 measures=[AP]",
+    "concurrency=8 preflight.questions=0 preflight.check=false measures=[AP]",
     "paths.runs=elsewhere paths.indexes=elsewhere paths.caches=null",
     "name=other",
     "traces=false sealed=false",

@@ -247,6 +247,7 @@ SMALL_WORLD = (
     "benchmark.hops=1",
     "benchmark.median_words=60",
     "benchmark.p90_words=200",
+    "preflight.check=false",  # tests/experiments/preflight is about it
 )
 TINY = ("benchmark=fictional", *SMALL_WORLD)
 

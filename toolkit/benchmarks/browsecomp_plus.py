@@ -41,6 +41,7 @@ _PARQUET = ".parquet"
 _SUFFIXES = (_PARQUET, *JSON_LINES)
 _PARQUET_MARK = b"PAR1"  # the first four bytes of a file
 _PASSAGE = re.compile(r"browsecomp_plus_(.+)_\d+")
+_CORPUS, _CORPUS_DOCUMENTS = "Tevatron/browsecomp-plus-corpus", 100_195  # arXiv 2508.06600
 _BATCH = 128  # rows of a Parquet file in memory at once
 
 
@@ -103,7 +104,7 @@ class BrowseCompPlus(Benchmark):
     def __init__(
         self,
         questions: FileName[str | None] = "Tevatron/browsecomp-plus",
-        corpus: FileName[str] = "Tevatron/browsecomp-plus-corpus",
+        corpus: FileName[str] = _CORPUS,
         *,
         name: str = "browsecomp_plus",
         revision: str | None = None,
@@ -124,6 +125,8 @@ class BrowseCompPlus(Benchmark):
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
         self._corpus, self._corpus_revision = corpus, corpus_revision
+        if corpus == _CORPUS:
+            self.document_count = _CORPUS_DOCUMENTS
         known_topics: list[Topic] = []
         answers: dict[str, list[str]] = {}
         tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}

@@ -107,6 +107,7 @@ class IrDatasetsBenchmark(Benchmark):
         self._source = _complete(self.dataset)
         with _reading(self.dataset, "documents"):
             self._documents_id: str = _library().docs_parent_id(self.dataset)
+            self.document_count = self._source.metadata().get("docs", {}).get("count")
         queries = [
             (place, parse(IrQuery, fields, where=place))
             for place, fields in self._rows("queries", self._source.queries_iter)

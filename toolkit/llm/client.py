@@ -315,6 +315,11 @@ class LanguageModel(ModelConfig, ABC):
         """
         self.transport.reach(self.models_path)
 
+    def reported_window(self) -> int | None:
+        """The context window of the model in tokens, as its server reports it; None if it does
+        not. Sends no request to the model."""
+        return self.transport.reported_window(self.models_path)
+
     def server_version(self) -> str:
         """The program and the version that a local vLLM reports, such as `vLLM 0.32.0`; empty for
         another server, and for one that reports none."""

@@ -228,6 +228,13 @@ class RunFolder:
             for when, numbers in costs.items():
                 known[when] = {**numbers, **known.get(when, {})}
 
+    def note_preflight(self, report: Mapping[str, Any]) -> None:
+        """Set the manifest's `preflight` to the report of the check before this start: its
+        `findings`, and what it took. A run that it stopped before the first question may be started
+        again with other fingerprints."""
+        with self._changing_manifest() as manifest:
+            manifest["preflight"] = dict(report)
+
     def note_chosen(self, parameters: Mapping[str, Any]) -> None:
         """Add the parameters that pipeline stages chose by judgements, by stage, to the manifest's
         `chosen_parameters`; nothing is added if there are none."""
@@ -349,6 +356,11 @@ class RunFolder:
             write_json(self.manifest_path, manifest)
             return
         written = self.manifest()
+        findings = written.get("preflight", {}).get("findings", ())
+        stopped = any(finding.get("level") == "fault" for finding in findings)
+        if stopped and not any(chain(self._files(), self.queries.glob("*.rounds.jsonl"))):
+            write_json(self.manifest_path, manifest)
+            return
         check_same(self.path, written, manifest)
         resumed = written.get("resumed", [])
         before = resumed[-1] if resumed else written

@@ -313,6 +313,9 @@ def test_a_name_is_fetched_from_the_hub_and_a_missing_path_is_refused(folder, mo
     benchmark = BrowseCompPlus("hub/questions", "hub/corpus", revision="r1", corpus_revision="r2")
     assert len(list(benchmark.documents())) == len(DOCUMENTS)
     assert fetched == [("hub/questions", "dataset", "r1"), ("hub/corpus", "dataset", "r2")]
+    assert benchmark.document_count is None
+    # As docs/data.md states it.
+    assert BrowseCompPlus("hub/questions").document_count == 100_195
     with pytest.raises(InputError, match="gone/away cannot be downloaded from the Hugging Face"):
         BrowseCompPlus("gone/away", "hub/corpus")
     with pytest.raises(InputError, match="there are no rows at /nowhere/rows"):

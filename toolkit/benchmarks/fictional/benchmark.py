@@ -128,6 +128,7 @@ class FictionalWorld(Benchmark):
         check_number("obfuscation", obfuscation, le=1)
         check_split(split)
         self.size, self.count, self.hops, self.clues = documents, count, hops, clues
+        self.document_count = documents
         self.seed, self.median_words, self.p90_words = seed, median_words, p90_words
         self.twins, self.obfuscation = float(twins), float(obfuscation)
         self.name, self.split, self.qids = name, split, qids
