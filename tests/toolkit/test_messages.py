@@ -1,6 +1,7 @@
 """What a user reads: texts cannot control the terminal, what is wrong with data and settings is
 said in one line, and secrets are masked."""
 
+import heapq
 import importlib
 import io
 import json
@@ -337,6 +338,40 @@ def test_a_long_name_is_cut_before_counts_and_times_are(width, monkeypatch):
     text = stream.getvalue()
     assert "c89a770d) ━" in text
     assert " 999/1000 0:00:00 " in text and " accuracy 0.06" in text
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("durations", [[60.0] * 20, [45.0, 75.0, 60.0, 50.0, 70.0] * 4])
+def test_the_time_that_remains_is_that_of_questions_that_wait_and_run(durations, concurrency):
+    """A pool of workers is simulated with 20 questions of about a minute."""
+    free, ends = [0.0] * concurrency, []
+    for duration in durations:
+        ends.append(free[0] + duration)
+        heapq.heapreplace(free, ends[-1])
+    ends.sort()
+    now = 0.0
+    left = console.TimeLeft(len(durations), concurrency, lambda: now)
+    assert left.seconds() is None
+    for done, end in enumerate(ends, start=1):
+        while now < end:  # a bar is drawn between two ends as well
+            now = min(now + 10, end)
+            if done > 3:
+                truth = ends[-1] - now
+                assert left.seconds() == pytest.approx(truth, rel=0.25, abs=30), (done, now)
+        left.end_one()
+    assert left.seconds() == 0
+
+
+def test_a_bar_shows_the_time_that_remains(terminal):
+    clock = iter([0.0, *[60.0] * 4, *[120.0] * 100])
+    left = console.TimeLeft(20, 4, lambda: next(clock))
+    with console.progress_bar() as bar:
+        task = bar.add_task("Answering", total=20, note="", left=left)
+        for _ in range(7):
+            left.end_one()
+            bar.advance(task)
+        bar.refresh()
+    assert "0:03:00" in terminal.getvalue()  # 12 of a minute, 4 at once
 
 
 # Data and settings from outside: what passes, and the one line about what does not.
