@@ -61,7 +61,7 @@ from soundingline.experiments.sweep import (
 from soundingline.toolkit.console import escape_control, notify, print_traceback
 from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.llm.errors import ModelError
-from soundingline.toolkit.runs.run_folder import SWEEP
+from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 
 # By command: the module and the function in it, which are imported when the command is run, and
 # what the command does.
@@ -661,7 +661,8 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
                 check_submission(error)
             raise
         finally:
-            os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
+            for variable in (SWEEP, VARIED):  # this process may go on, and belongs to no sweep then
+                os.environ.pop(variable, None)
             if SweepStart.folder:
                 from soundingline.experiments.run_context import end_servers
 

@@ -23,7 +23,7 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.cells import Cells
+from soundingline.experiments.cells import Cells, varied_options
 from soundingline.experiments.config import Settings, check_keys, key_of, search_path_of, value_of
 from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
@@ -44,6 +44,7 @@ from soundingline.toolkit.runs.run_folder import (
     CELLS,
     SWEEP,
     SWEEP_CELLS,
+    VARIED,
     check_kind,
     evaluated_runs,
 )
@@ -139,6 +140,7 @@ class SweepStart(Callback):
         SweepStart.lock = _claim_statuses(SweepStart.folder / CELLS)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = SweepStart.start
+        os.environ[VARIED] = " ".join(varied_options(cells))
 
 
 def _claim_statuses(cells: Path) -> int:

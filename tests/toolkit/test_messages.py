@@ -42,7 +42,7 @@ from soundingline.toolkit.console import (
     print_traceback,
     users_frame,
 )
-from soundingline.toolkit.errors import InputError, check_int, check_number, parse
+from soundingline.toolkit.errors import InputError, check_int, check_number, did_you_mean, parse
 from soundingline.toolkit.files import dump_json, mark_obfuscated, write_quoting, write_text
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines
 from soundingline.toolkit.obfuscation import (
@@ -495,6 +495,29 @@ def test_numbers_in_the_bounds_pass():
 def test_the_line_ends_each_part():
     line = str(InputError("a=1. ", valid="b, c, ...", do="did you mean b?"))
     assert line == "a=1. valid: b, c, ... did you mean b?"
+
+
+SENSIBLE = """
+dept depth, retreiver retriever, benchmrk benchmark, rerankr reranker, tol tool, agnt agent,
+llms llm, bm25_tune bm25_tuned, monoT5 monot5, top-k top_k, topk top_k, browsecomp
+browsecomp_plus, splde splade, concurency concurrency, prefligth preflight, measure measures,
+compar compare, evalute evaluate, rnk rank, tuen tune, jugde judge, max_seaches max_searches,
+limits limit, retrievers retriever, num_results depth
+"""
+SENSELESS = """
+BM25 bm25_rm3, contents concurrency, controls comparison, num_results measures, hits limits,
+search enrich, search benchmark, query qrels, docno documents, metrics measures, run rank, train
+rank, topics tool, k k1, device judge, hello help, pipeline engine, start task, fields files,
+dataset data
+"""
+
+
+@pytest.mark.parametrize("words", [SENSIBLE, SENSELESS], ids=["sensible", "senseless"])
+def test_a_name_is_offered_for_one_that_is_mistyped_or_means_the_same(words):
+    for pair in words.split(","):
+        name, known = pair.split()
+        offered = f"did you mean {known}?" if words is SENSIBLE else ""
+        assert did_you_mean(name, [known, "unlike"]) == offered, pair
 
 
 # Secrets are recognised by their names, and obfuscated lines follow the published scheme.
