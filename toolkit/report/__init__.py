@@ -11,6 +11,7 @@ from soundingline.toolkit.report.terminal import (
     comparison_table,
     cost_tables,
     evidence_lines,
+    pairs_tables,
 )
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "comparison_table",
     "cost_tables",
     "evidence_lines",
+    "pairs_tables",
     "render",
     "write_report",
 ]
