@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -178,65 +179,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _overview() -> str:
     lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
-    lines.append(f"  {COMPLETION:10} Print a script by which bash completes what you type.")
+    lines.append(f"  {COMPLETION:10} Print a script by which a shell completes what you type.")
     end = "soundingline COMMAND --help describes a command."
     return "\n".join(["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end])
 
 
 def _print_completion(arguments: Sequence[str]) -> None:
-    """Print the script for bash: commands, their flags, and the options of each group."""
-    if arguments != ["bash"]:
+    """Print a shell's script: commands, their flags, and the options of each group."""
+    shells = yaml.safe_load(Path(__file__).with_name("completion.yaml").read_text("utf-8"))
+    if len(arguments) != 1 or arguments[0] not in shells:
         raise InputError(
             f"completion {' '.join(arguments) or 'without a shell'}",
-            valid="bash",
-            do='add to ~/.bashrc: eval "$(soundingline completion bash)"',
+            valid=", ".join(shells),
+            do=f"run {'; '.join(shell['install'] for shell in shells.values())}",
         )
+    shell = shells[arguments[0]]
     parsers = {name: CommandParser(name) for name in COMMANDS}
     groups = _by_group(options_of(()))
+
+    def cases(words: Mapping[str, Sequence[str]]) -> str:
+        names: dict[str, list[str]] = {}
+        for name, each in words.items():
+            names.setdefault(" ".join(each), []).append(name)
+        return "\n".join(
+            shell["case"].format(shell["or"].join(own), each) for each, own in names.items()
+        )
+
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
-        "PATHS": "|".join(name for name, parser in parsers.items() if parser.takes_paths),
+        "PATHS": shell["or"].join(name for name, parser in parsers.items() if parser.takes_paths),
         "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in _root_settings()))),
-        "FLAGS": _cases({name: parser.flags() for name, parser in parsers.items()}),
-        "GROUPS": _cases(groups),
+        "FLAGS": cases({name: parser.flags() for name, parser in parsers.items()}),
+        "GROUPS": cases(groups),
+        "SHELLS": " ".join(shells),
     }
-    print(re.sub("|".join(parts), lambda match: parts[match[0]], _COMPLETION), end="")
-
-
-def _cases(words: Mapping[str, Sequence[str]]) -> str:
-    """The words by the names that have them."""
-    names: dict[str, list[str]] = {}
-    for name, each in words.items():
-        names.setdefault(" ".join(each), []).append(name)
-    return "\n".join(f'      {"|".join(own)}) words="{each}" ;;' for each, own in names.items())
-
-
-# Bash takes `llm@judge_llm=value` for five words, and completes the last one.
-_COMPLETION = """\
-_soundingline() {
-  local at=$COMP_CWORD current=${COMP_WORDS[COMP_CWORD]} key="" words="" head=""
-  if [[ $current == "=" ]]; then current=""; else at=$((at - 1)); fi
-  if [[ $COMP_CWORD == 1 ]]; then
-    words="COMMANDS"
-  elif [[ ${COMP_WORDS[at]} == "=" ]]; then
-    key=${COMP_WORDS[at-1]}
-    [[ ${COMP_WORDS[at-2]} == "@" ]] && key=${COMP_WORDS[at-3]}
-    [[ $current == *,* ]] && head=${current%,*},
-    case $key in
-GROUPS
-    esac
-  elif [[ $current == -* ]]; then
-    case ${COMP_WORDS[1]} in
-FLAGS
-    esac
-  elif set -- "$current"*; [[ ! ${COMP_WORDS[1]} =~ ^(PATHS)$ || ! -e $1 ]]; then
-    words="KEYS"
-  fi
-  COMPREPLY=($(compgen -P "$head" -W "$words" -- "${current#"$head"}"))
-  [[ ${COMPREPLY[0]} == *= || $key ]] && compopt -o nospace 2>/dev/null
-}
-complete -o default -F _soundingline soundingline
-"""
+    print(re.sub("|".join(parts), lambda match: parts[match[0]], shell["script"]), end="")
 
 
 def _task(name: str) -> Callable[..., Any]:

@@ -221,6 +221,49 @@ def test_bash_completes_commands_flags_groups_and_options(entry, capsys, tmp_pat
     assert 'eval "$(soundingline completion bash)"' in capsys.readouterr().err
 
 
+# What ends the line that a shell asks for: `compadd` and `compset` exist where zsh completes only.
+ASK = {
+    "zsh": "compdef() {{ }}; compset() {{ }}; _files() {{ print FILES }}; compadd() {{ print -l "
+    "-- ${{@[4,-1]}} }}; source {0}; words=({1}); CURRENT=${{#words}}; _soundingline",
+    "fish": "source {0}; complete -C {1}",
+}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_zsh_and_fish_complete_commands_flags_groups_and_options(shell, entry, capsys, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert entry("completion", shell) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    (tmp_path / "runs").mkdir()
+
+    def ask(*words):
+        words = ["soundingline", *words]
+        line = " ".join(f"'{word}'" for word in words)
+        line = f"'{' '.join(words)}'" if shell == "fish" else line
+        asked = [shell, "-c", ASK[shell].format(script, line)]
+        env = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=env)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        return {line.partition("\t")[0] for line in done.stdout.splitlines()}
+
+    def value(head, option):
+        return option if shell == "zsh" else f"{head}{option}"
+
+    assert {"run", "rank", "replay", "completion"} <= ask("r") | ask("c")
+    assert "retriever=" in ask("run", "retr") and "concurrency=" in ask("run", "concu")
+    assert value("unit=", "maxp") in ask("run", "unit=m")
+    assert value("unit=document,", "passage") in ask("run", "unit=document,pa")
+    models = ask("run", "llm@judge_llm=vllm/g")
+    assert value("llm@judge_llm=", "vllm/gpt_oss_20b") in models
+    assert not {"document", "unit=document"} & models
+    assert "--multirun" in ask("run", "--multi") and "--published" in ask("compare", "--pub")
+    assert {"FILES", "runs/"} & ask("evaluate", "ru")
+    assert not {"FILES", "runs/"} & ask("run", "ru")
+    assert {"bash", "zsh", "fish"} <= ask("completion", "")
+
+
 def test_every_option_has_a_comment_that_describes_it():
     for path in (ROOT / "conf").glob("*/**/*.yaml"):
         first, second, *_ = path.read_text(encoding="utf-8").split("\n")
