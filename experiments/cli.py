@@ -116,6 +116,7 @@ COMPLETION = "completion"  # prints a script, and has no configuration
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
 SHARDED = ("index", "enrich")
+RESUMED = ("run", "tune", "enrich", "judge")  # keep what a start has done that was interrupted
 HELP = frozenset({"-h", "--help"})
 VERSION = "--version"
 DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -157,14 +158,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
         else:
-            name, *words = words
+            name, *others = words
             parser = CommandParser(name)
-            if HELP.intersection(words):
-                print(parser.help_page(words))
+            if HELP.intersection(others):
+                print(parser.help_page(others))
             elif name in SWEPT:
-                code = _run_or_sweep(name, parser.read(words), parser)
+                code = _run_or_sweep(name, parser.read(others), parser)
             else:
-                code = _run_over_paths(name, parser.read(words), parser)
+                code = _run_over_paths(name, parser.read(others), parser)
         sys.stdout.flush()
     except BrokenPipeError:
         # What is left cannot be flushed at the end of the process.
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (*REFUSED, *BAD_INPUTS) as error:
         if not is_bad_input(error):
             raise
-        code = ending(error)
+        code = ending(error, next(iter(words), ""))
     sys.exit(code)
 
 
@@ -648,7 +649,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     except REFUSED as error:
         if interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, unfinished)
+        return ending(error, name, unfinished)
     except Exception:
         if not unfinished:
             raise
@@ -689,11 +690,11 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
-def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
-    """Print what ended a command, Ctrl-C or bad input, in one line. Its exit code."""
+def ending(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
+    """Print what ended the command `name`, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
         done = f" ({error})" if str(error) else ""
-        notify(f"interrupted{done}; the same command continues")
+        notify(f"interrupted{done}{'; the same command continues' if name in RESUMED else ''}")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
         notify(refusal_line(error))

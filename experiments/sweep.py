@@ -364,7 +364,9 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         counts["not started"] = waiting
         words = {_JOB: "submitted and may still run"}
         shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
-        notify(f"{', '.join(shown) or _INTERRUPTED}; the same command continues")
+        faulty = any(status.reason not in _OPEN for status in unfinished)
+        after = "correct the cause, and " if faulty else ""
+        notify(f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues")
     elif missing:
         raise missing
     return unfinished

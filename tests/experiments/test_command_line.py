@@ -221,6 +221,26 @@ def test_bash_completes_commands_flags_groups_and_options(entry, capsys, tmp_pat
     assert 'eval "$(soundingline completion bash)"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run", "interrupted (2 of 6 questions are done); the same command continues"),
+        ("tune", "interrupted (2 of 6 questions are done); the same command continues"),
+        ("rank", "interrupted (2 of 6 questions are done)"),
+        ("compare", "interrupted (2 of 6 questions are done)"),
+    ],
+)
+def test_a_command_continues_where_it_keeps_what_was_done(
+    command, said, entry, capsys, monkeypatch
+):
+    def task(*given, **flags):
+        raise KeyboardInterrupt("2 of 6 questions are done")
+
+    monkeypatch.setattr("soundingline.experiments.cli._task", lambda name: task)
+    assert entry(command) == 130
+    assert capsys.readouterr().err == f"soundingline: {said}\n"
+
+
 # What ends the line that a shell asks for: `compadd` and `compset` exist where zsh completes only.
 ASK = {
     "zsh": "compdef() {{ }}; compset() {{ }}; _files() {{ print FILES }}; compadd() {{ print -l "
