@@ -60,7 +60,7 @@ from soundingline.experiments.sweep import (
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
-from soundingline.toolkit.errors import InputError, did_you_mean
+from soundingline.toolkit.errors import InputError, did_you_mean, our_name
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 
@@ -339,7 +339,8 @@ class CommandParser(argparse.ArgumentParser):
             root = re.split("[./@]", key)[0]
             # Without a dot, it may be a group of the user's own.
             of_option = "." in key.partition("@")[0]
-            if root not in known and (of_option or did_you_mean(root, self.own_flags)):
+            meant = of_option or our_name(root) or did_you_mean(root, self.own_flags)
+            if root not in known and meant:
                 raise no_such_key(root, known)
         return flags
 
