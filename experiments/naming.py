@@ -118,30 +118,21 @@ def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
     cell that not all cells have. Without such overrides, it has unit and retriever, and as many as
     fit of the other options that are not the default and of the single values of the command line.
     Of absolute paths the last part is shown."""
-    given = [word.lstrip("+~").partition("=") for word in settings.overrides]
-    own = [
-        (key, value.strip("'\""))
-        for key, _, value in given
-        if key.rpartition("@")[2] in settings.varied
-    ]
+    none = (*NO_OPTION, "none")
     first = [
-        value if is_choice(key) and value not in (*NO_OPTION, "none") else _setting(key, value)
-        for key, value in own
+        value if is_choice(key) and value not in none else _setting(key, value.strip("'\""))
+        for key, _, value in (word.lstrip("+~").partition("=") for word in settings.overrides)
+        if key.rpartition("@")[2] in settings.varied
     ]
     others: list[str] = []
     if not first:
         active = active_groups(settings, groups)
         options = {group: _shown_option(settings, group) for group in active}
         first = [options[group] for group in _SHOWN_ALWAYS if group in options]
-        others = [option for option in options.values() if option not in first]
-        # The values of the benchmark come last: they are often the same in a whole sweep.
-        values = sorted(
-            changed(settings, groups).items(),
-            key=lambda item: (item[0].startswith("benchmark."), item),
-        )
-        others += [_setting(key, value) for key, value in values]
+        values = sorted(changed(settings, groups).items())
+        others = [*options.values(), *(_setting(key, value) for key, value in values)]
     label = ""
-    for part in filter(None, [*first, *others]):
+    for part in filter(None, dict.fromkeys([*first, *others])):
         longer = re.sub(r"[^\w=,.+-]", "_", f"{label}-{part}").strip("-.")
         if not label or len(longer) <= _LABEL_LENGTH:
             label = longer[:_LABEL_LENGTH]
