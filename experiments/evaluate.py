@@ -69,7 +69,7 @@ from soundingline.toolkit.report import (
     benchmark_tables,
     comparison_table,
     cost_tables,
-    evidence_lines,
+    evidence_line,
     pairs_tables,
     render,
     write_report,
@@ -555,8 +555,8 @@ def compare_folders(
         console.print(table)
     for table in cost_tables(runs):
         console.print(table)
-    for line in evidence_lines(runs, comparisons, baseline=baseline):
-        console.print(line, highlight=False)
+    if line := evidence_line(runs, comparisons, baseline=baseline):
+        console.print(line)
     console.print(f"Report: {report_path}", soft_wrap=True)
     if missing:
         raise MissingBaseline(

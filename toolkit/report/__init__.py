@@ -10,7 +10,7 @@ from soundingline.toolkit.report.terminal import (
     benchmark_tables,
     comparison_table,
     cost_tables,
-    evidence_lines,
+    evidence_line,
     pairs_tables,
 )
 
@@ -19,7 +19,7 @@ __all__ = [
     "benchmark_tables",
     "comparison_table",
     "cost_tables",
-    "evidence_lines",
+    "evidence_line",
     "pairs_tables",
     "render",
     "write_report",

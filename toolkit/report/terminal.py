@@ -19,12 +19,7 @@ from soundingline.toolkit.evaluation.comparison import (
     varied_factors,
 )
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.evaluation.funnel import (
-    STEP_MEASURES,
-    STEPS,
-    UNSUPPORTED,
-    decomposed_difference,
-)
+from soundingline.toolkit.evaluation.funnel import STEP_MEASURES, STEPS, UNSUPPORTED
 from soundingline.toolkit.report.agents import GPU, cell_costs_table
 from soundingline.toolkit.report.comparison import (
     Compared,
@@ -34,7 +29,7 @@ from soundingline.toolkit.report.comparison import (
     p_column,
     warnings,
 )
-from soundingline.toolkit.report.measures import percent, value_text
+from soundingline.toolkit.report.measures import percent
 from soundingline.toolkit.report.page import RUN, Column, Table, TableEntry
 from soundingline.toolkit.report.results import (
     ReportData,
@@ -203,16 +198,14 @@ def benchmark_tables(
     return tables
 
 
-def evidence_lines(
+def evidence_line(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison] = (),
     *,
     baseline: str | None = None,
-) -> list[str]:
-    """Up to three lines: the share of questions that passed each step from the evidence to a right
-    answer; the largest difference in accuracy, by steps; and what the queries are like. The first
-    and the last are of the baseline, or of the run with the highest accuracy. None for runs of
-    which these are not known.
+) -> str:
+    """The share of questions that passed each step from the evidence to a right answer, of the
+    baseline, or of the run with the highest accuracy. Empty for runs of which it is not known.
 
     Args: see `comparison_table`.
     """
@@ -220,50 +213,17 @@ def evidence_lines(
     systems = [style for style in data.styles if style.run.name not in data.bounds]
     known = [style for style in systems if STEP_MEASURES[0] in style.run.metrics]
     if not known:
-        return []
+        return ""
     best = max(known, key=lambda style: style.run.metrics["accuracy"])
     shown = data.style(baseline) if baseline in {s.run.name for s in known} else best
-    metrics, label, lines = shown.run.metrics, shown.label, []
-    names = [step.replace("_", " ") for step in STEPS]
-    shares = [
-        f"{name} {percent(metrics[measure])}"
-        for name, measure in zip(names, STEP_MEASURES, strict=True)
-    ]
+    metrics = shown.run.metrics
+    steps = zip(STEPS, STEP_MEASURES, strict=True)
+    shares = [f"{step.replace('_', ' ')} {percent(metrics[measure])}" for step, measure in steps]
     count = len(shown.run.per_question[STEP_MEASURES[0]])
-    lines.append(
-        f"Evidence in {label}, {count:,} questions: {', '.join(shares)}; right without a shown "
-        f"answer {percent(metrics[UNSUPPORTED])}."
+    return (
+        f"Evidence in {shown.label}, {count:,} questions: {', '.join(shares)}; right without a "
+        f"shown answer {percent(metrics[UNSUPPORTED])}."
     )
-    of_systems = {style.run.name for style in known}
-    rows = [row for row in data.comparisons_on("accuracy") if of_systems >= {row.a, row.b}]
-    if rows:
-        row = max(rows, key=lambda row: abs(row.difference))
-        a, b = (data.style(name) for name in (row.a, row.b))
-        terms = decomposed_difference(a.run.per_question, b.run.per_question, samples=0)
-        total = value_text(terms.pop("difference").value, "accuracy", sign=True)
-        parts = [
-            f"{name.replace('_', ' ')} {text}"
-            for name, term in terms.items()
-            if (text := value_text(term.value, "accuracy", sign=True)).strip("+−-0.")
-        ]
-        lines.append(
-            f"Largest difference in accuracy, {a.change} − {b.label}: {total}"
-            f"{' = ' if parts else ''}{', '.join(parts)}."
-        )
-    if "query_words" in metrics:
-        sources = [
-            f"{percent(metrics[f'query_from_{source}'])} from {where}"
-            for source, where in _SOURCES.items()
-            if f"query_from_{source}" in metrics
-        ]
-        lines.append(
-            f"Queries of {label}: {metrics['query_words']:.1f} words; of the terms "
-            f"{', '.join(sources)}; {percent(metrics.get('query_repeated'))} repeated."
-        )
-    return lines
-
-
-_SOURCES = {"question": "the question", "shown": "what was shown", "neither": "neither"}
 
 
 def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:
