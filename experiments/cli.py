@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -59,9 +60,9 @@ from soundingline.experiments.sweep import (
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
-from soundingline.toolkit.errors import InputError, did_you_mean
+from soundingline.toolkit.errors import InputError, did_you_mean, our_name
 from soundingline.toolkit.llm.errors import ModelError
-from soundingline.toolkit.runs.run_folder import SWEEP
+from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 
 # By command: the module and the function in it, which are imported when the command is run, and
 # what the command does.
@@ -118,6 +119,7 @@ COMPLETION = "completion"  # prints a script, and has no configuration
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
 SHARDED = ("index", "enrich")
+RESUMED = ("run", "tune", "enrich", "judge")  # keep what a start has done that was interrupted
 HELP = frozenset({"-h", "--help"})
 VERSION = "--version"
 DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -159,14 +161,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
         else:
-            name, *words = words
+            name, *others = words
             parser = CommandParser(name)
-            if HELP.intersection(words):
-                print(parser.help_page(words))
+            if HELP.intersection(others):
+                print(parser.help_page(others))
             elif name in SWEPT:
-                code = _run_or_sweep(name, parser.read(words), parser)
+                code = _run_or_sweep(name, parser.read(others), parser)
             else:
-                code = _run_over_paths(name, parser.read(words), parser)
+                code = _run_over_paths(name, parser.read(others), parser)
         sys.stdout.flush()
     except BrokenPipeError:
         # What is left cannot be flushed at the end of the process.
@@ -175,71 +177,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (*REFUSED, *BAD_INPUTS) as error:
         if not is_bad_input(error):
             raise
-        code = ending(error)
+        code = ending(error, next(iter(words), ""))
     sys.exit(code)
 
 
 def _overview() -> str:
     lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
-    lines.append(f"  {COMPLETION:10} Print a script by which bash completes what you type.")
+    lines.append(f"  {COMPLETION:10} Print a script by which a shell completes what you type.")
     end = "soundingline COMMAND --help describes a command."
     return "\n".join(["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end])
 
 
 def _print_completion(arguments: Sequence[str]) -> None:
-    """Print the script for bash: commands, their flags, and the options of each group."""
-    if arguments != ["bash"]:
+    """Print a shell's script: commands, their flags, and the options of each group."""
+    shells = yaml.safe_load(Path(__file__).with_name("completion.yaml").read_text("utf-8"))
+    if len(arguments) != 1 or arguments[0] not in shells:
         raise InputError(
             f"completion {' '.join(arguments) or 'without a shell'}",
-            valid="bash",
-            do='add to ~/.bashrc: eval "$(soundingline completion bash)"',
+            valid=", ".join(shells),
+            do=f"run {'; '.join(shell['install'] for shell in shells.values())}",
         )
+    shell = shells[arguments[0]]
     parsers = {name: CommandParser(name) for name in COMMANDS}
     groups = _by_group(options_of(()))
+
+    def cases(words: Mapping[str, Sequence[str]]) -> str:
+        names: dict[str, list[str]] = {}
+        for name, each in words.items():
+            names.setdefault(" ".join(each), []).append(name)
+        return "\n".join(
+            shell["case"].format(shell["or"].join(own), each) for each, own in names.items()
+        )
+
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
-        "PATHS": "|".join(name for name, parser in parsers.items() if parser.takes_paths),
+        "PATHS": shell["or"].join(name for name, parser in parsers.items() if parser.takes_paths),
         "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in _root_settings()))),
-        "FLAGS": _cases({name: parser.flags() for name, parser in parsers.items()}),
-        "GROUPS": _cases(groups),
+        "FLAGS": cases({name: parser.flags() for name, parser in parsers.items()}),
+        "GROUPS": cases(groups),
+        "SHELLS": " ".join(shells),
     }
-    print(re.sub("|".join(parts), lambda match: parts[match[0]], _COMPLETION), end="")
-
-
-def _cases(words: Mapping[str, Sequence[str]]) -> str:
-    """The words by the names that have them."""
-    names: dict[str, list[str]] = {}
-    for name, each in words.items():
-        names.setdefault(" ".join(each), []).append(name)
-    return "\n".join(f'      {"|".join(own)}) words="{each}" ;;' for each, own in names.items())
-
-
-# Bash takes `llm@judge_llm=value` for five words, and completes the last one.
-_COMPLETION = """\
-_soundingline() {
-  local at=$COMP_CWORD current=${COMP_WORDS[COMP_CWORD]} key="" words="" head=""
-  if [[ $current == "=" ]]; then current=""; else at=$((at - 1)); fi
-  if [[ $COMP_CWORD == 1 ]]; then
-    words="COMMANDS"
-  elif [[ ${COMP_WORDS[at]} == "=" ]]; then
-    key=${COMP_WORDS[at-1]}
-    [[ ${COMP_WORDS[at-2]} == "@" ]] && key=${COMP_WORDS[at-3]}
-    [[ $current == *,* ]] && head=${current%,*},
-    case $key in
-GROUPS
-    esac
-  elif [[ $current == -* ]]; then
-    case ${COMP_WORDS[1]} in
-FLAGS
-    esac
-  elif set -- "$current"*; [[ ! ${COMP_WORDS[1]} =~ ^(PATHS)$ || ! -e $1 ]]; then
-    words="KEYS"
-  fi
-  COMPREPLY=($(compgen -P "$head" -W "$words" -- "${current#"$head"}"))
-  [[ ${COMPREPLY[0]} == *= || $key ]] && compopt -o nospace 2>/dev/null
-}
-complete -o default -F _soundingline soundingline
-"""
+    print(re.sub("|".join(parts), lambda match: parts[match[0]], shell["script"]), end="")
 
 
 def _task(name: str) -> Callable[..., Any]:
@@ -364,7 +342,8 @@ class CommandParser(argparse.ArgumentParser):
             root = re.split("[./@]", key)[0]
             # Without a dot, it may be a group of the user's own.
             of_option = "." in key.partition("@")[0]
-            if root not in known and (of_option or did_you_mean(root, self.own_flags)):
+            meant = of_option or our_name(root) or did_you_mean(root, self.own_flags)
+            if root not in known and meant:
                 raise no_such_key(root, known)
         return flags
 
@@ -665,7 +644,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     except REFUSED as error:
         if end.interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, end.unfinished)
+        return ending(error, name, end.unfinished)
     except Exception:
         if not end.unfinished:
             raise
@@ -690,7 +669,8 @@ def _ending_sweep(name: str, end: _SweepEnd) -> Iterator[None]:
             check_submission(error)
         raise
     finally:
-        os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
+        for variable in (SWEEP, VARIED):  # this process may go on, and belongs to no sweep then
+            os.environ.pop(variable, None)
         if SweepStart.folder:
             from soundingline.experiments.run_context import end_servers
 
@@ -734,11 +714,11 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
-def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
-    """Print what ended a command, Ctrl-C or bad input, in one line. Its exit code."""
+def ending(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
+    """Print what ended the command `name`, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
         done = f" ({error})" if str(error) else ""
-        notify(f"interrupted{done}; the same command continues")
+        notify(f"interrupted{done}{'; the same command continues' if name in RESUMED else ''}")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
         notify(refusal_line(error))

@@ -29,9 +29,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from soundingline.experiments.cells import Cells, override_parser, varied_options
-from soundingline.toolkit.errors import InputError, did_you_mean, is_number, parse
+from soundingline.toolkit.errors import InputError, did_you_mean, is_number, our_name, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import VARIED
 
 
 @dataclass
@@ -62,7 +63,6 @@ class Comparison:
     primary: str | None = None
     margin: float | None = None
     accept: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -349,6 +349,7 @@ class Settings:
     - `search_path`: folders of one's own options (`--config-dir`, `hydra.searchpath`).
     - `benchmark`: the benchmark's values before references to other settings were resolved.
     - `multirun`: whether this is one job of a sweep.
+    - `varied`: the keys in which the cells of this sweep differ; empty if they are not known.
     """
 
     config: DictConfig
@@ -357,6 +358,7 @@ class Settings:
     search_path: Sequence[str] = ()
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     multirun: bool = False
+    varied: Sequence[str] = ()
     _options: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -406,6 +408,7 @@ class Settings:
             tuple(search_path_of(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,
+            os.environ.get(VARIED, "").split(),
         )
 
     def option_names(self, group: str) -> list[str]:
@@ -610,6 +613,8 @@ def no_such_key(key: str, names: Iterable[str]) -> InputError:
     valid = sorted(names)
     last = key.rpartition(".")[2]
     do = f"did you mean {_GROUPED[last]}?" if last in _GROUPED else did_you_mean(last, valid)
+    if not do and (ours := our_name(last)):
+        return InputError(f"there is no group or key {key!r}", do=ours)
     return InputError(f"there is no group or key {key!r}", valid=", ".join(valid), do=do)
 
 
@@ -669,6 +674,8 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
     if isinstance(value, str):
         do = did_you_mean(value, known, prefix=f"{key}=") or do
     shown = "null" if value is None else value
+    if group == "retriever" and isinstance(value, str) and (ours := our_name(value)):
+        return InputError(f"{key}={shown} names no option{where}", do=ours)
     return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
 
 

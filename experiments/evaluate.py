@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
-from soundingline.toolkit.console import Console, notify, print_next, progress_bar
+from soundingline.toolkit.console import Console, TimeLeft, notify, print_next, progress_bar
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
@@ -69,14 +69,14 @@ from soundingline.toolkit.report import (
     benchmark_tables,
     comparison_table,
     cost_tables,
-    evidence_lines,
+    evidence_line,
+    pairs_tables,
     render,
     write_report,
 )
 from soundingline.toolkit.report.traces import PAGE, write_traces
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import repeat_id
-from soundingline.toolkit.trajectory import items, text_of
+from soundingline.toolkit.runs.run_folder import evaluated_runs, repeat_id
 
 # The judge of a run: the exact rule, or a language model, whose requests the ledger records.
 
@@ -215,10 +215,12 @@ async def _judge_all(
         def done(verdict: ModelVerdict) -> None:
             usage = ledger.by_role(repeat_id(verdict.qid, one.repeat))
             write(verdict, usage.get(ROLE, UsageTotals()).flatten())
+            left.end_one()
             progress.advance(task)
 
+        left, total = TimeLeft(len(one.left), concurrency), len(one.left)
         with progress_bar() as progress, one.record.writing() as write:
-            task = progress.add_task(f"Judging ({judge.model})", total=len(one.left), note="")
+            task = progress.add_task(f"Judging ({judge.model})", total=total, note="", left=left)
             await judge_cases(one.left, ask, concurrency=concurrency, done=done)
 
     try:
@@ -395,6 +397,9 @@ def compare(
 ) -> None:
     """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`.
 
+    The folder of a sweep stands for its evaluated cells. If these are all compared, it is with the
+    baseline that the sweep declares.
+
     `soundingline compare --published runs/<name>` takes the folder of a sweep, or runs. It prints
     our figures next to those of the paper, and the interval of each difference by the run-to-run
     noise of both. Runs of others that were imported are compared with ours by question.
@@ -402,19 +407,22 @@ def compare(
     if published and runs:
         compare_with_published(runs)
         return
+    runs = list(dict.fromkeys(chain.from_iterable(map(_runs_at, runs))))
     if len(runs) < 2:
         raise InputError(
             f"{len(runs)} runs were named",
-            valid="two or more run folders",
+            valid="two or more run folders, or the folder of a sweep",
             do="soundingline compare runs/a runs/b",
         )
     name = settings.config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
+    whole = set(runs) == set(evaluated_runs(runs[0].parent))
     compare_folders(
         runs,
         Path(settings.config.paths.runs) / name,
         title=name,
         tested=list(measure) or None,
         baseline=baseline,
+        factors=None if whole else {},
         test=test,
         family=family,
         primary=primary,
@@ -422,6 +430,14 @@ def compare(
         accept=list(settings.config.comparison.accept),
         by=by,
     )
+
+
+def _runs_at(path: Path) -> list[Path]:
+    """The evaluated cells of the folder of a sweep; none for a file beside cells, such as their
+    report, which a pattern of the shell matches; else the path itself."""
+    if path.is_file() and any(path.parent.glob("*/manifest.json")):
+        return []
+    return [path] if (path / "manifest.json").exists() else evaluated_runs(path) or [path]
 
 
 def compare_folders(
@@ -452,7 +468,8 @@ def compare_folders(
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
             one that sets the fewest single values, then the one of which the others are changes.
-            A factor is an option of a group, or a single value by its key.
+            A factor is an option of a group, or a single value by its key. None: those that the
+            manifests of the runs declare, if they agree.
         test, family: see `soundingline.toolkit.evaluation.compare`.
         primary, margin: the primary measure, and its smallest difference that matters. None: those
             that the manifests of the runs declare, if they agree.
@@ -465,6 +482,8 @@ def compare_folders(
     """
     runs = load_runs(paths)
     missing = ""
+    if factors is None:
+        factors = _declared(runs, "baseline")
     if factors and baseline is None:
         having = [
             run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
@@ -518,16 +537,19 @@ def compare_folders(
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
-    declared_columns = map(text_of, items(_declared(runs, "columns")))
-    columns = [name for name in declared_columns if any(name in run.metrics for run in runs)]
-    console.print(comparison_table(runs, comparisons, baseline=baseline, measures=columns))
+    options: dict[str, Any] = {"baseline": baseline, "primary": primary or "", "by": by}
+    for table in (
+        comparison_table(runs, comparisons, **options),
+        *pairs_tables(runs, comparisons, **options),
+    ):
+        console.print(table)
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     for table in cost_tables(runs):
         console.print(table)
-    for line in evidence_lines(runs, comparisons, baseline=baseline):
-        console.print(line, highlight=False)
+    if line := evidence_line(runs, comparisons, baseline=baseline):
+        console.print(line)
     console.print(f"Report: {report_path}", soft_wrap=True)
     if missing:
         raise MissingBaseline(

@@ -39,7 +39,7 @@ from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
@@ -243,7 +243,8 @@ def list_options(settings: Settings, group: str = "") -> None:
             for name, about in names.items()
         }
         if not within:
-            raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
+            valid, do = ", ".join(sorted(options)), did_you_mean(group, options)
+            raise InputError(f"there is no group {group!r}", valid=valid, do=do)
         if group == "experiment":
             compositions = Compositions(settings.search_path)
             measured = measured_runs(Path(settings.config.paths.runs))

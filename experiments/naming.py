@@ -60,7 +60,7 @@ _USUAL = {
     "scorer": "overlap",
     "agent": "keyword",
 }
-_LABEL_LENGTH = 120  # at most, so that a name fits every file system
+_LABEL_LENGTH = 40  # at most, so that a line of a terminal has room for a name
 
 
 def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
@@ -97,18 +97,35 @@ def active_groups(settings: Settings, groups: Sequence[str]) -> list[str]:
 
 
 def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
-    """The readable part of a name: unit and retriever, other options that are not the default, and
-    the single values of the command line, of absolute paths their last part."""
-    parts = [_shown_option(settings, group) for group in active_groups(settings, groups)]
-    # The values of the benchmark come last: they are often the same in a whole sweep.
-    values = sorted(
-        changed(settings, groups).items(), key=lambda item: (item[0].startswith("benchmark."), item)
-    )
-    for key, value in values:
-        is_path = isinstance(value, str) and value.startswith(("/", "~"))
-        parts.append(f"{key}={PurePath(value).name if is_path else value}")
-    label = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, parts)))
-    return label[:_LABEL_LENGTH].rstrip("-.")
+    """The readable part of a name, at most 40 characters. In a sweep, it has the overrides of this
+    cell that not all cells have. Without such overrides, it has unit and retriever, and as many as
+    fit of the other options that are not the default and of the single values of the command line.
+    Of absolute paths the last part is shown."""
+    none = (*NO_OPTION, "none")
+    first = [
+        value if is_choice(key) and value not in none else _setting(key, value.strip("'\""))
+        for key, _, value in (word.lstrip("+~").partition("=") for word in settings.overrides)
+        if key.rpartition("@")[2] in settings.varied
+    ]
+    others: list[str] = []
+    if not first:
+        active = active_groups(settings, groups)
+        options = {group: _shown_option(settings, group) for group in active}
+        first = [options[group] for group in _SHOWN_ALWAYS if group in options]
+        values = sorted(changed(settings, groups).items())
+        others = [*options.values(), *(_setting(key, value) for key, value in values)]
+    label = ""
+    for part in filter(None, dict.fromkeys([*first, *others])):
+        longer = re.sub(r"[^\w=,.+-]", "_", f"{label}-{part}").strip("-.")
+        if not label or len(longer) <= _LABEL_LENGTH:
+            label = longer[:_LABEL_LENGTH]
+    return label
+
+
+def _setting(key: str, value: Any) -> str:
+    is_path = isinstance(value, str) and value.startswith(("/", "~"))
+    shown = PurePath(value).name if is_path else redact(value, key)
+    return f"{key.rpartition('.')[2]}={shown}"
 
 
 def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:

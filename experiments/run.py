@@ -48,7 +48,7 @@ from soundingline.experiments.run_context import Components, RunContext, open_ru
 from soundingline.experiments.sweep import cells_folder, obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
+from soundingline.toolkit.console import Console, LiveNote, TimeLeft, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
@@ -268,10 +268,17 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         for repeat, agent in enumerate(this.agents, start=1):
             own = {**shared, "rounds": partial(rounds, repeat)}
             agents.append(agent.bind(resources(this.llm, this.budget, repeat=repeat, **own)))
-        tally = Progress(ledger, benchmark.answers, lambda line: progress.advance(task))
+        left = TimeLeft(len(pending), config.concurrency)
+
+        def advance(line: str) -> None:
+            left.end_one()
+            progress.advance(task)
+
+        tally = Progress(ledger, benchmark.answers, advance)
         # A question may take minutes, and its tokens are counted with each of its replies.
         note = LiveNote(tally.line)
-        task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
+        name = f"Answering ({folder.name})"
+        task = progress.add_task(name, total=len(pending), note=note, left=left)
         show = partial(progress.console.print, soft_wrap=True)
         runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
         first = config.preflight.questions if asks_model else 0

@@ -23,7 +23,7 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.cells import Cells
+from soundingline.experiments.cells import Cells, varied_options
 from soundingline.experiments.config import Settings, check_keys, key_of, value_of
 from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
@@ -44,6 +44,7 @@ from soundingline.toolkit.runs.run_folder import (
     CELLS,
     SWEEP,
     SWEEP_CELLS,
+    VARIED,
     check_kind,
     evaluated_runs,
 )
@@ -138,6 +139,7 @@ class SweepStart(Callback):
         SweepStart.lock = _claim_statuses(SweepStart.folder / CELLS)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = SweepStart.start
+        os.environ[VARIED] = " ".join(varied_options(cells))
 
 
 def _claim_statuses(cells: Path) -> int:
@@ -362,7 +364,9 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         counts["not started"] = waiting
         words = {_JOB: "submitted and may still run"}
         shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
-        notify(f"{', '.join(shown) or _INTERRUPTED}; the same command continues")
+        faulty = any(status.reason not in _OPEN for status in unfinished)
+        after = "correct the cause, and " if faulty else ""
+        notify(f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues")
     elif missing:
         raise missing
     return unfinished

@@ -55,16 +55,42 @@ def _sentence(text: str) -> str:
     return line if line.endswith(("?", "...")) else line.rstrip(". ") + "."
 
 
+_SIMILAR = 0.75  # at least, of a name that is offered: `tuen` and `tune`, not `bm25` and `bm25_rm3`
+_DEPTH = "retriever.depth"
+# Names of PyTerrier and Pyserini, in lower case, with what we call the same.
+_ELSEWHERE = {
+    **{"num_results": _DEPTH, "hits": _DEPTH, "k": _DEPTH},
+    **{"controls": "retriever.k1 and retriever.b", "k1": "retriever.k1", "b": "retriever.b"},
+    **{"wmodel": "retriever=bm25_default", "bm25": "retriever=bm25_default"},
+    **{"qld": "retriever=ql", "dirichletlm": "retriever=ql", "rm3": "retriever=bm25_rm3"},
+    **{"fb_terms": "retriever.fb_terms", "fb_docs": "retriever.fb_docs"},
+    "contents": "the field text of corpus.jsonl",
+}
+
+
+def our_name(name: str, key: str = "") -> str:
+    """What is called otherwise in PyTerrier or Pyserini, in a sentence with our name for it; empty
+    for other names, and for one that is named like the `key` where it was found.
+
+    Example:
+        >>> our_name("num_results")
+        'num_results is retriever.depth here'
+    """
+    ours = _ELSEWHERE.get(name.lower(), key)
+    return "" if ours == key else f"{name} is {ours} here"
+
+
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`did you mean <prefix>x?` for the known name that is nearest to an unknown one; empty if none
-    is near.
+    """`did you mean <prefix>x?` for the known name that is nearest to an unknown one, or means the
+    same as in PyTerrier and Pyserini; empty if none is near.
 
     Example:
         >>> did_you_mean("dept", ["depth", "index"])
         'did you mean depth?'
     """
     names = {other.lower(): other for other in known}
-    close = get_close_matches(name.lower(), names, n=1)
+    ours = _ELSEWHERE.get(name.lower(), "").rpartition(".")[2]
+    close = [ours] if ours in names else get_close_matches(name.lower(), names, 1, _SIMILAR)
     return f"did you mean {prefix}{names[close[0]]}?" if close else ""
 
 

@@ -222,6 +222,69 @@ def test_bash_completes_commands_flags_groups_and_options(entry, capsys, tmp_pat
     assert 'eval "$(soundingline completion bash)"' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run", "interrupted (2 of 6 questions are done); the same command continues"),
+        ("tune", "interrupted (2 of 6 questions are done); the same command continues"),
+        ("rank", "interrupted (2 of 6 questions are done)"),
+        ("compare", "interrupted (2 of 6 questions are done)"),
+    ],
+)
+def test_a_command_continues_where_it_keeps_what_was_done(
+    command, said, entry, capsys, monkeypatch
+):
+    def task(settings):
+        raise KeyboardInterrupt("2 of 6 questions are done")
+
+    monkeypatch.setattr("soundingline.experiments.cli._task", lambda name: task)
+    assert entry(command) == 130
+    assert capsys.readouterr().err == f"soundingline: {said}\n"
+
+
+# What ends the line that a shell asks for: `compadd` and `compset` exist where zsh completes only.
+ASK = {
+    "zsh": "compdef() {{ }}; compset() {{ }}; _files() {{ print FILES }}; compadd() {{ print -l "
+    "-- ${{@[4,-1]}} }}; source {0}; words=({1}); CURRENT=${{#words}}; _soundingline",
+    "fish": "source {0}; complete -C {1}",
+}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_zsh_and_fish_complete_commands_flags_groups_and_options(shell, entry, capsys, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    assert entry("completion", shell) == 0
+    script = tmp_path / "script"
+    script.write_text(capsys.readouterr().out)
+    (tmp_path / "runs").mkdir()
+
+    def ask(*words):
+        words = ["soundingline", *words]
+        line = " ".join(f"'{word}'" for word in words)
+        line = f"'{' '.join(words)}'" if shell == "fish" else line
+        asked = [shell, "-c", ASK[shell].format(script, line)]
+        env = {**os.environ, "HOME": str(tmp_path)}
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, env=env)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        return {line.partition("\t")[0] for line in done.stdout.splitlines()}
+
+    def value(head, option):
+        return option if shell == "zsh" else f"{head}{option}"
+
+    assert {"run", "rank", "replay", "completion"} <= ask("r") | ask("c")
+    assert "retriever=" in ask("run", "retr") and "concurrency=" in ask("run", "concu")
+    assert value("unit=", "maxp") in ask("run", "unit=m")
+    assert value("unit=document,", "passage") in ask("run", "unit=document,pa")
+    models = ask("run", "llm@judge_llm=vllm/g")
+    assert value("llm@judge_llm=", "vllm/gpt_oss_20b") in models
+    assert not {"document", "unit=document"} & models
+    assert "--multirun" in ask("run", "--multi") and "--published" in ask("compare", "--pub")
+    assert {"FILES", "runs/"} & ask("evaluate", "ru")
+    assert not {"FILES", "runs/"} & ask("run", "ru")
+    assert {"bash", "zsh", "fish"} <= ask("completion", "")
+
+
 def test_every_option_has_a_comment_that_describes_it():
     for path in (ROOT / "conf").glob("*/**/*.yaml"):
         first, second, *_ = path.read_text(encoding="utf-8").split("\n")
@@ -458,7 +521,7 @@ REFUSED = {
         ("+tuning.dept=5", "no group or key 'tuning.dept'.*did you mean depth"),
         ("-m +retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
         ("-m retriver.k1=1,2", "no group or key 'retriver'.*did you mean retriever"),
-        ("--config-name=config", "unrecognized arguments: --config-name=config.*--config-dir"),
+        ("--config-name=config", "unrecognized arguments: --config-name=config\\. --help lists"),
         ("--config-path conf", "unrecognized arguments: --config-path"),
         ("--experimental-rerun x", "unrecognized arguments: --experimental-rerun"),
         ("-m retriever=glob(bm26_*)", r"glob\(bm26_\*\) matches no option"),
@@ -523,6 +586,18 @@ REFUSED = {
         ("retreiver.k1=1", "there is no group or key 'retreiver'"),
         ("retreiver=ql", r"did you mean retriever\?"),
         ("retriever=bm26", r"retriever=bm26 names no option\. valid: agentir_4b, bm25_crossfit, "),
+        # Names of PyTerrier and Pyserini.
+        ("num_results=10", "no group or key 'num_results'. num_results is retriever.depth here"),
+        ("+hits=10", "'hits'. hits is retriever.depth here"),
+        ("retriever.num_results=10", "valid: b, depth, k1. did you mean retriever.depth?"),
+        ("-m wmodel=BM25,DPH", "'wmodel'. wmodel is retriever=bm25_default here"),
+        ("retriever.wmodel=BM25", "valid: b, depth, k1. wmodel is retriever=bm25_default here"),
+        ("controls.k1=2", "'controls'. controls is retriever.k1 and retriever.b here"),
+        ("k1=1.2", "no group or key 'k1'. k1 is retriever.k1 here"),
+        ("retriever=ql retriever.k1=2", r"'retriever.k1' is no.* valid: depth, mu\.$"),
+        ("bm25.k1=2", "'bm25'. bm25 is retriever=bm25_default here"),
+        ("retriever=BM25", "BM25 names no option. BM25 is retriever=bm25_default here"),
+        ("retriever=fusion_rrf retriever@retriever.second=bm25", "bm25 is retriever=bm25_default"),
         ("llm=vllm/qwen3-8b", r"did you mean llm=vllm/qwen3_8b\?"),
         ("experiment=pi_serini/x", "text_ranking/table3"),
         ("unit=doc", r"names no option\. valid: document, document_head, maxp, passage"),

@@ -1,5 +1,6 @@
 """A cell is named by its own configuration, and found again by it."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_a_tuning_is_named_after_the_model_that_the_enrichment_shares():
         composed("enrichment=sira", "llm=scripted", "llm.says=other", *own)
         for own in ((), ("llm@enrichment_llm=scripted",))
     )
-    assert label(shared) == "document-sira-scripted-llm.says=other"
+    assert label(shared) == "document-sira-scripted-says=other"
     assert label(its_own) == "document-sira-scripted"
     assert label(composed("llm=scripted")) == "document"
 
@@ -157,7 +158,37 @@ def label(settings):
 
 def test_the_label_tells_what_is_not_the_default():
     settings = composed("unit=passage", "reranker=monot5", "reranker.depth=10")
-    assert cell_label(settings) == "passage-bm25_default-monot5-reranker.depth=10"
+    assert cell_label(settings) == "passage-bm25_default-monot5-depth=10"
+    # What has no room is left out, and what comes later may have some.
+    many = composed(
+        "benchmark=browsecomp_plus", "agent=pi_serini", "llm=vllm/gpt_oss_20b", "tool.page=3"
+    )
+    assert cell_label(many) == "document-bm25_default-browsecomp_plus"
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (["unit=passage"], "passage"),
+        (["retriever=oracle", "retriever@retriever.base=ql", "tool=top_k"], "oracle-ql-top_k"),
+        (["reranker=none", "retriever.k1=25", "retriever.b=1.0"], "reranker=none-k1=25-b=1.0"),
+        # In all cells: the cell as it is.
+        (["benchmark.questions=7"], "document-bm25_default-questions=7"),
+    ],
+)
+def test_a_cell_of_a_sweep_is_named_by_what_not_all_cells_have(words, label):
+    varied = [
+        "unit",
+        "retriever",
+        "retriever.base",
+        "tool",
+        "reranker",
+        "retriever.k1",
+        "retriever.b",
+    ]
+    cell = replace(composed(*words), varied=varied)
+    assert cell_label(cell) == label
+    assert identity(cell_name(cell)) == name(*words)
 
 
 def test_a_secret_is_never_part_of_a_name():
@@ -249,12 +280,12 @@ def test_an_argument_is_in_the_name_unless_its_class_declares_that_it_changes_no
 
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])
 def test_a_name_shows_of_an_absolute_path_its_last_part(weights):
-    names = {
-        value: cell_name(composed("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}"))
-        for value in (weights, "/other/Qwen3", "Qwen/Qwen3")
-    }
+    names = {}
+    for value in (weights, "/other/Qwen3", "Qwen/Qwen3"):
+        cell = composed("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}")
+        names[value] = cell_name(replace(cell, varied=["llm.server.weights"]))
     labels = {value: cell.rpartition("-")[0] for value, cell in names.items()}
-    assert labels[weights].endswith("-llm.server.weights=Qwen3")
+    assert labels[weights] == "weights=Qwen3"
     # The hash tells folders apart, and of the hub's the owner is shown.
     assert labels["/other/Qwen3"] == labels[weights] and names["/other/Qwen3"] != names[weights]
-    assert labels["Qwen/Qwen3"].endswith("-llm.server.weights=Qwen_Qwen3")
+    assert labels["Qwen/Qwen3"] == "weights=Qwen_Qwen3"

@@ -36,7 +36,7 @@ from soundingline.toolkit.llm import Turn, Usage
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate, forecast
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import SWEEP, escape_qid
+from soundingline.toolkit.runs.run_folder import SWEEP, VARIED, escape_qid
 from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
 
 
@@ -132,15 +132,39 @@ def test_a_sweep_is_compared_and_reported(entry, capsys):
     code = entry("run", "-m", *TINY, "unit=document,maxp", "retriever=bm25_default", "name=sweep")
     assert code == 0
     cells = sorted(path.parent.name for path in Path("runs/sweep").glob("*/metrics.json"))
-    assert [cell.split("-")[1] for cell in cells] == ["document", "maxp"]
+    # The benchmark and the retriever, which both cells have, are not in their names.
+    assert [cell.split("-")[:-1] for cell in cells] == [["document"], ["maxp"]]
     report = Path("runs/sweep/report.html").read_text()
     assert "document" in report and "maxp" in report and "http" not in report
     assert SWEEP not in os.environ  # a process that goes on waits for no other's lock
-    assert "runs/sweep/report.html" in capsys.readouterr().out
+    assert VARIED not in os.environ
+    output = capsys.readouterr().out
+    assert "runs/sweep/report.html" in output and "HYDRA" not in output
+    assert "difference in" in output and "interval]" in output
     paths = [f"runs/sweep/{cell}" for cell in cells]
     assert entry("compare", *paths, "name=both", "--measure", "AP") == 0
     verdicts = json.loads(Path("runs/both/verdicts.json").read_text())
     assert [(row["measure"], row["n"]) for row in verdicts] == [("AP", 6)]
+    # The folder of a sweep, and what a pattern of the shell matches in it.
+    matched = [str(path) for path in sorted(Path("runs/sweep").glob("[!.]*"))]
+    assert len(matched) > len(paths)
+    for given in (["runs/sweep"], matched):
+        assert entry("compare", *given, "name=again", "--measure", "AP") == 0
+        assert json.loads(Path("runs/again/verdicts.json").read_text()) == verdicts
+    assert entry("compare", "runs/sweep/report.html", "runs/nowhere") == 2
+
+
+def test_a_whole_sweep_is_compared_with_the_baseline_that_it_declares(entry, capsys):
+    given = (*TINY, "unit=document,passage,maxp", "comparison.baseline={unit: maxp}")
+    assert entry("run", "-m", *given, "name=sweep") == 0
+    verdicts = json.loads(Path("runs/sweep/verdicts.json").read_text())
+    (maxp,) = {row["b"] for row in verdicts}
+    assert maxp.startswith("maxp-")
+    assert entry("compare", "runs/sweep", "name=again") == 0
+    assert json.loads(Path("runs/again/verdicts.json").read_text()) == verdicts
+    some = [str(path) for path in Path("runs/sweep").iterdir() if path.name[:2] in ("ma", "pa")]
+    assert entry("compare", *some, "name=some", "--measure", "AP") == 0
+    assert "Differences from " in capsys.readouterr().out
 
 
 def test_a_sweep_without_a_name_finds_its_folder_again(entry):
@@ -150,7 +174,7 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry):
     assert entry("run", *given) == 0
     assert sorted(Path("runs").iterdir()) == made
     cells = sorted(path.parent.name for path in made[0].glob("*/metrics.json"))
-    assert [re.findall(r"retriever\.k1=(\d)", cell) for cell in cells] == [["1"], ["2"]]
+    assert [re.findall(r"^k1=(\d)-", cell) for cell in cells] == [["1"], ["2"]]
 
 
 def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path):
@@ -181,8 +205,8 @@ def test_a_sweep_over_benchmarks_keeps_them_apart(entry, data_root):
     given = ("benchmark=cacm,wikimix", "paths.data=data", "name=both")
     assert entry("rank", "-m", *given) == 0
     cacm, wikimix = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
-    assert re.fullmatch(r"cacm-document-bm25_default-[0-9a-f]{8}", cacm)
-    assert re.fullmatch(r"wikimix-document-bm25_default-[0-9a-f]{8}", wikimix)
+    assert re.fullmatch(r"cacm-[0-9a-f]{8}", cacm)
+    assert re.fullmatch(r"wikimix-[0-9a-f]{8}", wikimix)
     assert metrics(f"runs/both/{cacm}")["AP"] == pytest.approx(0.3123, abs=1e-3)
 
 

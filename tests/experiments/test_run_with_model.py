@@ -767,7 +767,7 @@ def test_a_sweep_tells_of_a_server_that_is_not_there_once(entry, capfd, launcher
         "4 cells failed (llm.model=m unit=document; llm.model=m unit=passage; "
         f"llm.model=n unit=document; llm.model=n unit=passage): no connection to {ENDED}"
     )
-    assert lines[-1] == "soundingline: 4 failed; the same command continues"
+    assert lines[-1] == "soundingline: 4 failed; correct the cause, and the same command continues"
     if launcher == "basic":  # A second command reports it again.
         assert entry("run", "-m", *TINY, "agent=pi_serini", *given, *cells, "name=s") == 2
         assert "refused" in capfd.readouterr().err

@@ -241,7 +241,7 @@ def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
         assert len(end_sweep(tmp_path, interrupted=True)) == 2
         told = capsys.readouterr().err
         assert "k=2" not in told and "The cell k=3 failed: it broke" in told
-        assert f"soundingline: 1 {second}, 1 failed, 4 not started; the same command" in told
+        assert f"soundingline: 1 {second}, 1 failed, 4 not started; correct the cause, " in told
     assert len(end_sweep(tmp_path)) == 2
     assert "The cell k=2 failed: it was killed" in capsys.readouterr().err
 

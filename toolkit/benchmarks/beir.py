@@ -214,7 +214,8 @@ class BeirBenchmark(Benchmark):
             metadata = record.get("metadata")
             if isinstance(metadata, dict) and metadata.get("url"):
                 record["url"] = metadata["url"]
-            row = parse(BeirRow, record, where=location)
+            do = "rename id to _id, and contents to text" if "contents" in record else ""
+            row = parse(BeirRow, record, where=location, do=do)
             yield Document(row["_id"], row.get("title", ""), row["text"], row.get("url", ""))
 
 

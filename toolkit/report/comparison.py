@@ -393,10 +393,12 @@ def warnings(data: ReportData) -> list[str]:
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
     for count in _COUNTED:
-        total = sum(run.counts.get(count, 0) for run in runs)
-        if total and (answers or count != "without_accepted_answer"):
+        numbers = {style.label: style.run.counts.get(count, 0) for style in data.styles}
+        if (total := sum(numbers.values())) and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
-            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}.")
+            own = [f"{label} {number:,}" for label, number in numbers.items() if number]
+            which = f" ({', '.join(own)})" if len({*numbers.values()}) > 1 else ""
+            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}{which}.")
     for run in runs:
         polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
         if polar and "accuracy" in run.metrics:
@@ -511,13 +513,8 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     shown = [
         Column("run", first, numeric=False),
         *([] if one_other else [Column("compared with", other, numeric=False)]),
-        _difference_column(data, "difference", lambda row: row, "95% interval"),
-        Column(
-            "p (Holm)",
-            lambda row: TableEntry(row.p_holm, sub=probability(row.p)),
-            probability,
-            "raw p",
-        ),
+        difference_column(data, "difference", lambda row: row, "95% interval"),
+        p_column(lambda row: row),
         *([Column("conclusion", conclusion, numeric=False)] if any(map(conclusion, rows)) else []),
         Column("wins / ties / losses", wins, note="of questions"),
         Column("questions needed", attrgetter("questions_needed"), decimals(0)),
@@ -525,9 +522,11 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     return Table(shown, rows, note=" ".join(notes), folded=folded)
 
 
-def _difference_column(
-    data: ReportData, title: str, source: Callable[[Any], PairedComparison | None], note: str = ""
-) -> Column:
+Compared = Callable[[Any], PairedComparison | None]
+"""The comparison that a row of a table shows."""
+
+
+def difference_column(data: ReportData, title: str, source: Compared, note: str = "") -> Column:
     """The differences of comparisons with their intervals, those that are significant in bold."""
 
     def difference(item: Any) -> TableEntry | None:
@@ -537,6 +536,16 @@ def _difference_column(
         return measure_entry(row.difference, row.measure, row.low, row.high, sign=True, mark=mark)
 
     return Column(title, difference, note=note)
+
+
+def p_column(source: Compared) -> Column:
+    """The p values of comparisons after Holm's correction, and before it."""
+
+    def p_value(item: Any) -> TableEntry | None:
+        row = source(item)
+        return TableEntry(row.p_holm, sub=probability(row.p)) if row else None
+
+    return Column("p (Holm)", p_value, probability, "raw p")
 
 
 _FURTHER = ("recall_surfaced", "nDCG@10")
@@ -682,7 +691,7 @@ def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> 
             a, b = system.runs.get(name), baseline.runs.get(name)
             return data.comparison(measure, a.name, b.name) if a and b else None
 
-        return _difference_column(data, name, compared)
+        return difference_column(data, name, compared)
 
     others = [system for system in systems.systems if system is not baseline]
     note = (

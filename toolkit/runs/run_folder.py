@@ -40,8 +40,9 @@ from soundingline.toolkit.trajectory import (
     read_trajectory,
 )
 
-# The environment variable with an id of the sweep that this process belongs to.
-SWEEP = "SOUNDINGLINE_SWEEP"
+# The environment variables with an id of the sweep that this process belongs to, and with the keys
+# in which its cells differ.
+SWEEP, VARIED = "SOUNDINGLINE_SWEEP", "SOUNDINGLINE_VARIED"
 # The kinds of results that a folder may hold.
 SINGLE_RUN = "a single run"
 SWEEP_CELLS = "the cells of a sweep (-m)"

@@ -232,6 +232,10 @@ MALFORMED = {
     "corpus.jsonl": [
         ("", " is absent or empty"),
         ('{"_id": "d1"}\n', ":1 has no field 'text'"),
+        (
+            '{"id": "d1", "contents": "a"}\n',
+            ":1 .*rename id to _id, and contents to text",
+        ),  # Pyserini's
         ('\n{"_id": "d1", "text"\n', ":2 is not JSON"),
         ('["d1"]\n', ":1 is a JSON list"),
         ('{"_id": "d1", "text": "\udcff"}\n', ":1 is not UTF-8"),
