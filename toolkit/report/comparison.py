@@ -452,6 +452,7 @@ def differences_section(
         lead=lead,
         figures=_forests(data, planned),
         note=note,
+        link=data.side_by_side,
         tables=[
             table
             for measure in (first, *(name for name in tested if name != first))
@@ -568,7 +569,8 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
         inside = [one for one in planned if one.benchmark == benchmark]
         for measure in _shown_measures(data):
             rows = _tested(data, inside, measure)
-            if rows and (not panels or len(rows) == len(inside)):
+            differs = any(any((row.difference, row.low, row.high)) for _, row in rows)
+            if differs and (not panels or len(rows) == len(inside)):
                 inside = [one for one, _ in rows]
                 panels.append(
                     ForestPanel(

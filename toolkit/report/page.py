@@ -98,7 +98,9 @@ class Column:
     @property
     def label(self) -> str:
         """The title with the note or the tip, as it stands beside an entry on a narrow screen."""
-        return self.title + (f" ({self.note})" if self.note else f". {self.tip}" if self.tip else "")
+        return self.title + (
+            f" ({self.note})" if self.note else f". {self.tip}" if self.tip else ""
+        )
 
     def entry(self, row: Any) -> TableEntry:
         source = self.source
@@ -200,6 +202,7 @@ class Section:
     key: str = ""  # how to read the figures
     note: str = ""  # how to read the tables
     tables: Sequence[Table] = ()
+    link: str = ""  # the address of a page with the questions one by one
 
 
 def sentences(anchor: str, **words: Any) -> dict[str, str]:

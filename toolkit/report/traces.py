@@ -1,8 +1,8 @@
 """Traces: static HTML pages of what an agent did, one for each question and repeat of a run.
 
 `write_traces` writes them, and a page with a table of all questions, into the folder `traces/` of a
-run. The pages load nothing. Pages of questions have no scripts, and texts of benchmarks, documents
-and models are escaped.
+run. `write_side_by_side` writes a table of the questions of two runs. The pages load nothing. Pages
+of questions have no scripts, and texts of benchmarks, documents and models are escaped.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -56,7 +57,8 @@ from soundingline.toolkit.trajectory import (
 )
 
 PAGE = Path("traces", "index.html")
-_FORMAT = 6
+SIDE_BY_SIDE = "traces.html"
+_FORMAT = 7
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 _SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
 
@@ -147,17 +149,19 @@ def _questions(
 def _page(
     trajectory: Trajectory, source: str, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """What the table of all questions has of a trajectory, and the page of the trajectory. The
-    first line of a page is a comment with the former and with a fingerprint of this and of the
-    `source` of the page, so that a trajectory is read only if its page is written."""
+    """What the tables of questions have of a trajectory, and the page of the trajectory. The first
+    line of a page is a comment with the former and with a fingerprint of this and of the `source`
+    of the page, so that a trajectory is read only if its page is written."""
     facts = {
         "status": trajectory.status,
         "calls": len(trajectory.calls),
         "tokens": sum(call.tokens for call in trajectory.calls),
         "dollars": number_of(trajectory.usage.get("dollars")),
         "seconds": number_of(trajectory.seconds),
+        "asked": shorten(trajectory.question, 160, placeholder="…"),
+        "answered": shorten(trajectory.answer.exact, 80, placeholder="…"),
     }
-    comment = json.dumps({"key": fingerprint(source, facts), **facts})
+    comment = json.dumps({"key": fingerprint(source, facts), **facts}).replace(">", r"\u003e")
     return facts, f"<!-- {comment} -->\n{_rendered({**values, **facts})}"
 
 
@@ -189,19 +193,115 @@ def index_values(
         *([Column("dollars", form=decimals(4))] if paid else []),
         Column("seconds", form=decimals(1)),
     ]
+    count = len({row["topic"].qid for row in rows})
+    subtitle = f"{benchmark.name}, {count:,} question{'' if count == 1 else 's'}"
+    subtitle += f", each run {repeats} times" if repeats > 1 else ""
+    found = {
+        "Status": dict.fromkeys(item["Status"].value for item in items),
+        "Verdict": dict.fromkeys(item["Verdict"].value for item in items),
+        "Label": [label.replace("_", " ") for label in labels],
+    }
+    return _questions_page(f"Traces of {run}", subtitle, Table(shown, items), found)
+
+
+def _questions_page(
+    title: str, subtitle: str, table: Table, filters: Mapping[str, Iterable[Any]], **more: Any
+) -> dict[str, Any]:
+    """A page with a table of questions, whose `filters` choose rows by values of columns."""
     digest = hashlib.sha256(_FILTER.encode()).digest()
     return {
-        "title": f"Traces of {run}",
-        "benchmark": benchmark.name,
-        "table": Table(shown, items),
-        "questions": len({row["topic"].qid for row in rows}),
-        "repeats": repeats,
-        "statuses": list(dict.fromkeys(row.get("status", "missing") for row in rows)),
-        "verdicts": list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
-        "labels": labels,
+        **{"title": title, "subtitle": subtitle, "table": table, **more},
+        "filters": {name: list(filter(None, values)) for name, values in filters.items()},
         "script": _FILTER,
         "script_hash": base64.b64encode(digest).decode("ascii"),
     }
+
+
+def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) -> Path | None:
+    """Write `traces.html` into the folder of a comparison: the questions of two runs side by side,
+    with links to their traces, and return its path.
+
+    Without two runs that have traces, nothing is written, and an earlier page is removed. An
+    obfuscated run has traces only by `traces=plain`. With repeats, values are means over them, and
+    the links lead to the first.
+
+    Args:
+        folder: the folder of the comparison.
+        runs: for each run its folder and its newest evaluation.
+    """
+    page = folder / SIDE_BY_SIDE
+    if len(runs) != 2 or not all((path / PAGE).is_file() for path, _ in runs):
+        page.unlink(missing_ok=True)
+        return None
+    rows = []
+    for qid in dict.fromkeys(
+        q for _, run in runs for row in run.per_question.values() for q in row
+    ):
+        item: dict[str, Any] = {"Question": TableEntry(qid)}
+        right: list[float | None] = []
+        for side, (path, run) in zip("AB", runs, strict=True):
+            values = {measure: row.get(qid) for measure, row in run.per_question.items()}
+            right.append(values.get("accuracy"))
+            trace = path / PAGE.parent / f"1-{escape_qid(qid)}.html"
+            facts = _first_line(trace)
+            if facts:
+                item["Question"] = TableEntry(qid, sub=text_of(facts.get("asked")))
+            label = max(LABELS, key=lambda name: values.get(f"label_{name}") or 0.0)
+            item |= {
+                f"Verdict {side}": TableEntry(
+                    *_CORRECT.get(right[-1], (f"{right[-1] or 0:.0%} correct", "")),
+                    sub=text_of(facts.get("answered")),
+                    link=quote(os.path.relpath(trace.resolve(), folder.resolve())) if facts else "",
+                ),
+                f"Label {side}": label.replace("_", " ") if values.get(f"label_{label}") else None,
+                f"recall opened {side}": values.get("recall_opened"),
+                f"calls {side}": number_of(facts.get("calls")),
+                f"tokens {side}": number_of(facts.get("tokens")),
+            }
+        item["Right in"] = _right_in(*right)
+        rows.append(item)
+    labels = [label.replace("_", " ") for label in LABELS]
+    found = {"Right in": dict.fromkeys(row["Right in"] for row in rows)}
+    for name in ("Label A", "Label B"):
+        found[name] = dict.fromkeys(one for one in labels if any(row[name] == one for row in rows))
+    shown = [
+        *texts("Question", "Right in", "Verdict A", "Verdict B", "Label A", "Label B"),
+        *(Column(f"recall opened {side}", form=decimals(2)) for side in "AB"),
+        *(
+            Column(f"{name} {side}", form=decimals(0))
+            for name in ("calls", "tokens")
+            for side in "AB"
+        ),
+    ]
+    sides = [
+        (side, run.name, quote(os.path.relpath((path / PAGE).resolve(), folder.resolve())))
+        for side, (path, run) in zip("AB", runs, strict=True)
+    ]
+    subtitle = f"{len(rows):,} question{'' if len(rows) == 1 else 's'}"
+    values = _questions_page(
+        "Two runs side by side", subtitle, Table(shown, rows), found, sides=sides
+    )
+    _write(page, _rendered(values))
+    return page
+
+
+_CORRECT: Mapping[float | None, tuple[str | None, ...]] = {
+    **{1.0: ("correct",), 0.0: ("wrong",), None: (None,)},
+}
+
+
+def _right_in(a: float | None, b: float | None) -> str | None:
+    """In which of two runs a question is answered correctly, by its accuracy in each.
+
+    >>> _right_in(1.0, 0.0), _right_in(0.0, 0.0), _right_in(0.5, 1.0), _right_in(None, 1.0)
+    ('A, not B', 'neither', 'B more often', None)
+    """
+    if a is None or b is None:
+        return None
+    if a == b:
+        return {0.0: "neither", 1.0: "both"}.get(a, "equally often")
+    names = ("A", "B") if a > b else ("B", "A")
+    return "{}, not {}".format(*names) if {a, b} == {0.0, 1.0} else f"{names[0]} more often"
 
 
 def _rendered(values: Mapping[str, Any]) -> str:
@@ -210,11 +310,14 @@ def _rendered(values: Mapping[str, Any]) -> str:
 
 def _read_facts(path: Path, source: str) -> dict[str, Any]:
     """The values in the first line of a page; empty unless the page was made from `source`."""
+    facts = _first_line(path)
+    return facts if facts.pop("key", None) == fingerprint(source, facts) else {}
+
+
+def _first_line(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as stream:
         line = stream.readline(4000)
-        facts = dict(mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
-        if facts.pop("key", None) == fingerprint(source, facts):
-            return facts
+        return dict(mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
     return {}
 
 
@@ -225,24 +328,45 @@ def _write(path: Path, text: str) -> None:
         write_text(path, text)
 
 
-# The script of the table: it hides the rows that do not match the fields above it. The address
-# `index.html#not_opened` chooses the questions with that label of `LABELS`.
+# The script of the tables of questions: it hides the rows that do not match the fields above the
+# table, and sorts the rows by the column that is chosen or whose title is clicked; unknown values
+# come last. The address `index.html#not_opened` chooses the questions with that label of `LABELS`.
 _FILTER = """
-const fields = ["text", "status", "verdict", "label"].map((id) => document.getElementById(id));
-const titles = ["Status", "Verdict", "Label"];
-const shown = (row, title) => row.querySelector(`[data-column="${title}"]`)?.textContent;
+const rows = [...document.querySelectorAll("tbody tr")];
+const fields = [...document.querySelectorAll("[data-filters]")];
+const [text, sort, down] = ["text", "sort", "descending"].map((id) => document.getElementById(id));
+const shown = (row, title) => {
+  const cell = title ? row.querySelector(`[data-column="${title}"]`) : row.cells[0];
+  return cell?.firstChild?.textContent ?? "—";
+};
 const refresh = () => {
-  const [text, ...chosen] = fields.map((field) => field.value.toLowerCase());
-  for (const row of document.querySelectorAll("tbody tr")) {
-    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text)
-      || chosen.some((value, n) => value && shown(row, titles[n]) !== value.replaceAll("_", " "));
+  for (const row of rows) {
+    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text.value.toLowerCase())
+      || fields.some((one) => one.value && shown(row, one.dataset.filters) !== one.value);
   }
 };
+const order = () => {
+  const sign = down.checked ? -1 : 1;
+  const keys = new Map(rows.map((row) => [row, shown(row, sort.value).replaceAll(",", "")]));
+  const compared = (a, b) => (a === "—") - (b === "—")
+    || sign * (a - b || a.localeCompare(b, "en", { numeric: true }));
+  rows.sort((a, b) => compared(keys.get(a), keys.get(b)));
+  document.querySelector("tbody").append(...rows);
+};
 const choose = () => {
-  fields[3].value = location.hash.slice(1);
+  const label = fields.find((one) => one.dataset.filters === "Label");
+  if (label) label.value = location.hash.slice(1).replaceAll("_", " ");
   refresh();
 };
-fields.forEach((field) => field.addEventListener("input", refresh));
+[text, ...fields].forEach((field) => field.addEventListener("input", refresh));
+[sort, down].forEach((field) => field.addEventListener("input", order));
+document.querySelectorAll("thead th").forEach((head, place) => {
+  head.addEventListener("click", () => {
+    down.checked = sort.selectedIndex === place && !down.checked;
+    sort.selectedIndex = place;
+    order();
+  });
+});
 addEventListener("hashchange", choose);
 if (location.hash) choose();
 """
