@@ -161,7 +161,8 @@ def _page(
         "asked": shorten(trajectory.question, 160, placeholder="…"),
         "answered": shorten(trajectory.answer.exact, 80, placeholder="…"),
     }
-    comment = json.dumps({"key": fingerprint(source, facts), **facts}).replace(">", r"\u003e")
+    comment = json.dumps({"key": fingerprint(source, facts), **facts})
+    comment = comment.replace("<", r"\u003c").replace(">", r"\u003e")
     return facts, f"<!-- {comment} -->\n{_rendered({**values, **facts})}"
 
 
@@ -241,7 +242,9 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
         right: list[float | None] = []
         for side, (path, run) in zip("AB", runs, strict=True):
             values = {measure: row.get(qid) for measure, row in run.per_question.items()}
-            right.append(values.get("accuracy"))
+            accuracy = values.get("accuracy")
+            right.append(accuracy)
+            kind = {1.0: "correct", 0.0: "wrong"}.get(-1.0 if accuracy is None else accuracy, "")
             trace = path / PAGE.parent / f"1-{escape_qid(qid)}.html"
             facts = _first_line(trace)
             if facts:
@@ -249,7 +252,8 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
             label = max(LABELS, key=lambda name: values.get(f"label_{name}") or 0.0)
             item |= {
                 f"Verdict {side}": TableEntry(
-                    *_CORRECT.get(right[-1], (f"{right[-1] or 0:.0%} correct", "")),
+                    None if accuracy is None else kind or f"{accuracy:.0%} correct",
+                    kind=kind,
                     sub=text_of(facts.get("answered")),
                     link=quote(os.path.relpath(trace.resolve(), folder.resolve())) if facts else "",
                 ),
@@ -283,11 +287,6 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
     )
     _write(page, _rendered(values))
     return page
-
-
-_CORRECT: Mapping[float | None, tuple[str | None, ...]] = {
-    **{1.0: ("correct",), 0.0: ("wrong",), None: (None,)},
-}
 
 
 def _right_in(a: float | None, b: float | None) -> str | None:
