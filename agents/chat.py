@@ -241,93 +241,105 @@ class ChatAgent(Agent):
         if model is None:
             raise RuntimeError("the agent has no model: bind it to one")
         metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
-        talk = Conversation(episode, self._wrap(metered), self)
+        conversation = Conversation(episode, self._wrap(metered), self)
         try:
-            await self._converse(talk)
+            await self._converse(conversation)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
-            if talk.reminder.draft:
-                self._accept(talk, talk.reminder.use_draft())
+            if conversation.reminder.draft:
+                self._accept(conversation, conversation.reminder.use_draft())
             elif isinstance(end, OutOfTime):
                 episode.conclude("", status="timed_out", reason="seconds")
             else:
                 raise
         finally:
-            resampled = {"agent_resampled": float(talk.resampled)} if talk.resampled else {}
+            resampled = (
+                {"agent_resampled": float(conversation.resampled)} if conversation.resampled else {}
+            )
             episode.usage = self.accounts.usage(qid) | resampled
-            episode.warnings += talk.warnings
+            episode.warnings += conversation.warnings
 
     def _wrap(self, model: ChatModel) -> ChatModel:
         """The model as the conversation uses it."""
         return model
 
-    async def _converse(self, talk: Conversation) -> None:
+    async def _converse(self, conversation: Conversation) -> None:
         # The arguments of `ask_again` after a reply that was of no use.
         unusable: tuple[str, str, Exception | None] | None = None
         while True:
-            reason = talk.exhausted_budget()
-            if reason and not talk.reminder.draft:
-                return await self._demand_answer(talk, reason)
+            reason = conversation.exhausted_budget()
+            if reason and not conversation.reminder.draft:
+                return await self._demand_answer(conversation, reason)
             if unusable:
-                talk.ask_again(*unusable)
+                conversation.ask_again(*unusable)
                 unusable = None
-            if talk.refused_turns == _MOST_REFUSED_TURNS:
-                return talk.episode.conclude("", status="steered", reason="no_answer")
-            talk.steer_if_due()
+            if conversation.refused_turns == _MOST_REFUSED_TURNS:
+                return conversation.episode.conclude("", status="steered", reason="no_answer")
+            conversation.steer_if_due()
             try:
-                turn = await talk.ask(answer_only=bool(reason))
+                turn = await conversation.ask(answer_only=bool(reason))
             except Truncated as cut:
                 unusable = "truncated", cut.code, cut
                 continue
             except ContextOverflow as overflow:
-                if talk.reminder.draft:
-                    return self._accept(talk, talk.reminder.use_draft())
-                return await self._demand_answer(talk, overflow.code)
+                if conversation.reminder.draft:
+                    return self._accept(conversation, conversation.reminder.use_draft())
+                return await self._demand_answer(conversation, overflow.code)
             if turn.tool_calls:
-                await talk.call_tools(turn)
+                await conversation.call_tools(turn)
             elif turn.empty:
                 unusable = "empty", "empty_answer", None
-            elif not talk.demand(turn.text):
-                return self._accept(talk, turn.text)
+            elif not conversation.demand(turn.text):
+                return self._accept(conversation, turn.text)
 
-    def _accept(self, talk: Conversation, text: str) -> None:
-        talk.reminder.mark(text)
-        talk.episode.conclude(text, status="steered" if talk.steered else "completed")
+    def _accept(self, conversation: Conversation, text: str) -> None:
+        conversation.reminder.mark(text)
+        conversation.episode.conclude(
+            text, status="steered" if conversation.steered else "completed"
+        )
 
-    async def _demand_answer(self, talk: Conversation, reason: str) -> None:
+    async def _demand_answer(self, conversation: Conversation, reason: str) -> None:
         """Demand the answer after a budget is used up, if room and time are left for one. If the
         transcript leaves too little room, the newest exchanges, which took it, are left out. An
         answer that ends by length is demanded once more, with less of the transcript."""
         demand, text = self.texts.sections["final"], None
         partial: str | None = None  # the answer that ended by length
-        room = talk.make_room(demand)
+        room = conversation.make_room(demand)
         while room and text is None:
-            text = await self._last_reply(talk, demand)
-            if partial is None and talk.cut_off and not talk.reminder.follows_format(text or ""):
+            text = await self._last_reply(conversation, demand)
+            if (
+                partial is None
+                and conversation.cut_off
+                and not conversation.reminder.follows_format(text or "")
+            ):
                 partial, text = text or "", None
-            room = text is not None or talk.drop_last_exchange(demand)
+            room = text is not None or conversation.drop_last_exchange(demand)
         text = text or partial
         # A model may call the closed tools instead of an answer.
-        answered = text or talk.episode.messages[-1]["role"] == "tool"
-        if answered and reason in _ROOM_LEFT and talk.reminder.remind(text or "", closed=True):
-            text = await self._last_reply(talk) or talk.reminder.use_draft()
-        talk.reminder.mark(text or "")
-        talk.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
+        answered = text or conversation.episode.messages[-1]["role"] == "tool"
+        if (
+            answered
+            and reason in _ROOM_LEFT
+            and conversation.reminder.remind(text or "", closed=True)
+        ):
+            text = await self._last_reply(conversation) or conversation.reminder.use_draft()
+        conversation.reminder.mark(text or "")
+        conversation.episode.conclude(text or "", status=_STATUS[reason], reason=reason)
 
-    async def _last_reply(self, talk: Conversation, demand: str = "") -> str | None:
+    async def _last_reply(self, conversation: Conversation, demand: str = "") -> str | None:
         """The reply to a `demand` (empty: to the last message), as far as there is one. None if the
         window had no room for any."""
-        talk.close_tools()
+        conversation.close_tools()
         if demand:
-            talk.say(demand)
+            conversation.say(demand)
         try:
-            turn = await talk.ask(answer_only=True)
-            if turn.tool_calls and talk.reminder.reminds:
+            turn = await conversation.ask(answer_only=True)
+            if turn.tool_calls and conversation.reminder.reminds:
                 # The results say that the tools are closed. The reminder follows them.
-                await talk.call_tools(turn)
+                await conversation.call_tools(turn)
             return turn.text
         except (Truncated, ContextOverflow) as cut:
             text = cut.turn.text if cut.turn else ""
-            no_room = isinstance(cut, ContextOverflow) or talk.output_was_shortened
+            no_room = isinstance(cut, ContextOverflow) or conversation.output_was_shortened
             return None if no_room and not text.strip() else text
         except (OutOfTime, OutOfMoney):
             return ""  # The budget that ended the question first is the recorded reason.
@@ -373,7 +385,7 @@ class Conversation:
         self.reminder = AnswerReminder(episode, agent)
 
     def make_room(self, text: str) -> bool:
-        """Whether a last reply fits the window behind a message `text`, as far as is known. If the
+        """Whether a last reply fits the window after a message `text`, as far as is known. If the
         answer does not fit, this leaves out what `drop_last_exchange` does."""
         return (
             self._window.fits_answer((*self._sent(), user(text)))
@@ -383,7 +395,7 @@ class Conversation:
 
     def drop_last_exchange(self, text: str) -> bool:
         """Leave the newest exchange, such as a page that was too long, out of what is sent, and
-        those before it until there is room for the answer behind a message `text`.
+        those before it until there is room for the answer after a message `text`.
 
         Goes back to a request that the server accepted, and at the next call to one before it.
         Returns whether there is one, with room for a reply.
@@ -749,7 +761,7 @@ class ContextWindow:
         return self._counted.tokens + math.ceil(size * self._rate) + _ENVELOPE * added
 
     def full(self, messages: Sequence[Message]) -> bool:
-        """Whether a reply of full length, or the answer, may no longer fit behind `messages`. If
+        """Whether a reply of full length, or the answer, may no longer fit after `messages`. If
         nothing is reserved: whether the shortest reply may not."""
         if not self.answer:
             return not self.fits_anything(messages)

@@ -186,7 +186,7 @@ def about_queries(queries: str, matching: str) -> str:
     return _MATCHED.get(matching, "") if queries == MATCHED else QUERIES[queries]
 
 
-def read_prompt(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
+def prompt_sections(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
     """The path of a prompt and its sections by name.
 
     `name` is that of a prompt in `folder`, or the path of a file that ends in `.txt`. `InputError`
@@ -206,7 +206,7 @@ def read_prompt(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
 def load_prompt(name: str) -> AgentPrompt:
     """The prompt of this name in the package, or of a file (a path that ends in `.txt`).
     `InputError` if there is none, or if a section is missing."""
-    path, sections = read_prompt(name, FOLDER)
+    path, sections = prompt_sections(name, FOLDER)
     complete = set(SECTIONS) <= set(sections) <= _KNOWN
     asking = [sections.get(name, _QUESTION) for name in ("question", _WITH_READER)]
     if not complete or not all(_QUESTION in text for text in asking):

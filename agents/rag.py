@@ -68,28 +68,28 @@ class RagAgent(ChatAgent):
         super().check_tool(tool)
         search_tool_of(tool)
 
-    async def _converse(self, talk: Conversation) -> None:
-        episode = talk.episode
-        found = await self._search_by_model(talk) if self.query == "model" else None
+    async def _converse(self, conversation: Conversation) -> None:
+        episode = conversation.episode
+        found = await self._search_by_model(conversation) if self.query == "model" else None
         if found is None:
-            found = await talk.with_deadline(
+            found = await conversation.with_deadline(
                 asyncio.to_thread(episode.search, episode.topic.text, _SEARCHES)
             )
         if found is not None and not _shows_texts(found):
             reading = asyncio.to_thread(self._read, episode.tool, found.call.ranking)
-            for result in await talk.with_deadline(reading):
+            for result in await conversation.with_deadline(reading):
                 episode.record(result, _READS)
-        talk.answer_only()
-        await super()._converse(talk)
+        conversation.answer_only()
+        await super()._converse(conversation)
 
-    async def _search_by_model(self, talk: Conversation) -> ToolResult | None:
+    async def _search_by_model(self, conversation: Conversation) -> ToolResult | None:
         """The result of the search that the model calls; None without one."""
-        search, _ = search_tool_of(talk.episode.tool)
+        search, _ = search_tool_of(conversation.episode.tool)
         try:
-            turn = await talk.ask(forced_tool=search)
+            turn = await conversation.ask(forced_tool=search)
         except (Truncated, ContextOverflow):
             return None
-        results = await talk.call_tools(turn)
+        results = await conversation.call_tools(turn)
         searches = (each for each in results if isinstance(each.page, ResultsPage))
         return next(searches, None)
 

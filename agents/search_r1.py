@@ -80,35 +80,35 @@ class SearchR1Agent(ChatAgent):
     def _wrap(self, model: ChatModel) -> ChatModel:
         return _OneReply(model)
 
-    async def _converse(self, talk: Conversation) -> None:
-        while not (reason := talk.exhausted_budget()):
-            talk.steer_if_due()
+    async def _converse(self, conversation: Conversation) -> None:
+        while not (reason := conversation.exhausted_budget()):
+            conversation.steer_if_due()
             try:
-                turn = await talk.ask()
+                turn = await conversation.ask()
             except Truncated as cut:
                 turn = cut.turn or Turn()
             except ContextOverflow as overflow:
-                return await self._demand_answer(talk, overflow.code)
+                return await self._demand_answer(conversation, overflow.code)
             text = turn.text
             action = _ACTION.search(text)
             if action is None:
-                talk.say(f"\n{self.texts.words('empty')}\n")
+                conversation.say(f"\n{self.texts.words('empty')}\n")
                 continue
-            talk.episode.messages[-1]["content"] = text[: action.end()]
+            conversation.episode.messages[-1]["content"] = text[: action.end()]
             if action[1] == "answer":
-                return self._accept(talk, _formatted(action))
-            tool = talk.episode.tool
+                return self._accept(conversation, _formatted(action))
+            tool = conversation.episode.tool
             thought = _MARKS.sub("", text[: action.start()]).strip()
             if reasoning := turn.reasoning or thought:
                 tool.reasoning = reasoning
             name, argument = search_tool_of(tool)
             search = asyncio.to_thread(tool.call, name, {argument: action[2].strip()})
-            result = await talk.with_deadline(search)
-            talk.say(f"\n\n<information>{_information(result)}</information>\n\n")
-        await self._demand_answer(talk, reason)
+            result = await conversation.with_deadline(search)
+            conversation.say(f"\n\n<information>{_information(result)}</information>\n\n")
+        await self._demand_answer(conversation, reason)
 
-    async def _last_reply(self, talk: Conversation, demand: str = "") -> str | None:
-        text = await super()._last_reply(talk, demand)
+    async def _last_reply(self, conversation: Conversation, demand: str = "") -> str | None:
+        text = await super()._last_reply(conversation, demand)
         return text if text is None else _formatted(_ACTION.search(text))
 
 
@@ -131,7 +131,7 @@ def _information(result: ToolResult) -> str:
 
 
 class _OneReply:
-    """A model that continues one reply: all messages behind that of the user are sent as one text
+    """A model that continues one reply: all messages after that of the user are sent as one text
     of the assistant."""
 
     def __init__(self, model: ChatModel) -> None:

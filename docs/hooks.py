@@ -1,5 +1,5 @@
-"""Files that MkDocs generates: the README as the first page, the options of `conf/` by group, the API
-by package, and notebooks of the quickstart and of the examples."""
+"""Files that MkDocs generates: the README as the first page, the options of `conf/` by group, the
+API by package, and notebooks of the quickstart and of the examples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class SingularExamples(griffe.Extension):
 
     def on_object(self, *, obj, **_):
         if obj.docstring:
-            obj.docstring.value = re.sub(r"(?m)^(\s*)Example:$", r"\1Examples:", obj.docstring.value)
+            obj.docstring.value = re.sub(
+                r"(?m)^(\s*)Example:$", r"\1Examples:", obj.docstring.value
+            )
 
 
 def on_config(config):

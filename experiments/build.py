@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import InstantiationException
@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from soundingline.toolkit.errors import RUNTIME, InputError, RuntimeKeys, check_int
+from soundingline.toolkit.errors import FILE, RUNTIME, InputError, RuntimeKeys, check_int
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import AGENTS, Price
@@ -28,6 +28,7 @@ from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.search.session import SearchTool
 
 if TYPE_CHECKING:
+    from soundingline.agents.base import Budget
     from soundingline.pipelines.index_folder import Shard
 
 _WEIGHTS = "weights.json"
@@ -39,7 +40,7 @@ def make(config: DictConfig) -> Any:
     `InputError` for an argument that the target does not take, a value of another type than its
     signature says, and whatever the target itself refuses.
     """
-    check_arguments(config)
+    check_option(config)
     try:
         return instantiate(config)
     except InstantiationException as error:
@@ -88,10 +89,9 @@ def language_model(config: DictConfig, group: str) -> LanguageModel | None:
     return model
 
 
-def check_price(config: DictConfig, role: str, price: Price, group: str) -> None:
+def check_price(budget: Budget, role: str, price: Price, group: str) -> None:
     """`InputError` where the budget caps what the role may spend and the price that the `group`'s
     option has for its model is unknown."""
-    budget = make(config.budget)
     ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
     ledger.check_price(role, price, f"{group}.price.input and {group}.price.output")
 
@@ -106,8 +106,9 @@ def shard_of(config: DictConfig) -> Shard | None:
     return None if indexing.shard is None else Shard(indexing.shard, indexing.shards)
 
 
-def stage_model(config: DictConfig, group: str) -> LanguageModel:
-    """The stage's own language model, else the agent's."""
+def stage_model(config: DictConfig, group: str, budget: Budget) -> LanguageModel:
+    """The stage's own language model, else the agent's. `InputError` if none is chosen, or for an
+    unknown price under a cap of the budget."""
     own = "llm" if group in AGENTS else f"{group}_llm"
     llm = language_model(config, own) or language_model(config, "llm")
     if llm is None:
@@ -117,11 +118,11 @@ def stage_model(config: DictConfig, group: str) -> LanguageModel:
             if own == "llm"
             else f"choose one for it: llm@{own}=... (or llm=..., which it shares)",
         )
-    check_price(config, group, llm.price, own if config[own] else "llm")
+    check_price(budget, group, llm.price, own if config[own] else "llm")
     return llm
 
 
-def check_arguments(config: DictConfig) -> None:
+def check_option(config: DictConfig) -> None:
     """Check an option's values, and those of the options among them, against the signature of its
     target. `InputError` for an argument that the target does not take, and for a value of another
     type than its annotation."""
@@ -141,19 +142,20 @@ def check_arguments(config: DictConfig) -> None:
     for name, value in values.items():
         part = config.get(name)
         if isinstance(part, DictConfig) and "_target_" in part:
-            check_arguments(part)
+            check_option(part)
         elif not fits(value, hints.get(name, Any)):
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)
             wanted = annotation.__name__ if plain else str(annotation).replace("'", "")
-            wanted = re.sub(r"^(?:Runtime|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
+            wanted = re.sub(r"^(?:Runtime|FileName|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
             shown = redact(value, name)
             raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
 
 
-def without_runtime(option: Any, group: str) -> Any:
-    """The plain values of a group's option without those that change no result: the arguments that
-    its class declares as `Runtime`, and so those of the options among its arguments."""
+def identifying_values(option: Any, group: str) -> Any:
+    """The plain values of a group's option that can change a result: no argument that its class
+    declares as `Runtime`, of a `FileName` the last part, and the same of the options among its
+    arguments."""
     if not isinstance(option, Mapping):
         return option
     metadata: dict[str, tuple[Any, ...]] = {}
@@ -168,7 +170,9 @@ def without_runtime(option: Any, group: str) -> Any:
         keys = [each for each in declared if isinstance(each, RuntimeKeys)]
         if keys and isinstance(value, Mapping):
             value = {key: inner for key, inner in value.items() if key not in keys[0].names}
-        lasting[name] = without_runtime(value, group)
+        if FILE in declared and isinstance(value, str):
+            value = PurePath(value).name
+        lasting[name] = identifying_values(value, group)
     return lasting
 
 
@@ -182,8 +186,8 @@ def _annotations(target: Any, include_extras: bool = False) -> dict[str, Any]:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a plain value is valid for an annotation by pydantic's strict rules for JSON: an int
-    is a float, a bool is no number, a scalar is no sequence. What an annotation of another class
-    accepts is left to the target, but for null."""
+    is a float, a bool is not a number, a scalar is not a sequence. What an annotation of another
+    class accepts is left to the target, but for null."""
     try:
         _adapter(hint).validate_json(json.dumps(value), strict=True)
     except ValidationError:

@@ -8,7 +8,7 @@ change at a time. With `indexing.shards=4` that product has a cell for each shar
       mode: MULTIRUN
       sweeper:
         params: {unit: "document,passage"}     # every combination, as in Hydra's own sweeper
-        axes:                                  # crossed likewise; an entry may set several keys
+        axes:                                  # crossed too; an entry may set several keys
           benchmarks:
             - benchmark=vaswani
             - [benchmark=ir_datasets, benchmark.dataset=beir/scifact/test]
@@ -56,7 +56,7 @@ class Cells(NamedTuple):
     def of_ours(cls, config: DictConfig) -> Cells:
         """Those of a composed configuration with our sweeper."""
         sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-        cells = cls.read(sweeper, laptop=config.laptop)
+        cells = cls.read(sweeper, config.scale)
         indexing = config.indexing
         if indexing.shards > 1 and indexing.shard is None:
             shards = ",".join(map(str, range(indexing.shards)))
@@ -64,9 +64,10 @@ class Cells(NamedTuple):
         return cells
 
     @classmethod
-    def read(cls, sweeper: Mapping[str, Any], *, laptop: bool) -> Cells:
-        """Those of the values below `hydra.sweeper`."""
-        chosen = (laptop and sweeper.get("laptop")) or sweeper
+    def read(cls, sweeper: Mapping[str, Any], scale: str = "paper") -> Cells:
+        """Those of the values below `hydra.sweeper`: what stands there by the name of the scale, if
+        anything does, in the place of the others."""
+        chosen = sweeper.get(scale) or sweeper
         axes = (chosen.get("axes") or {}).items()
         return cls(
             {str(key): str(value) for key, value in (chosen.get("params") or {}).items()},

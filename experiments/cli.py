@@ -18,8 +18,8 @@ import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import version
 from itertools import takewhile
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
+import yaml
 from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -59,9 +60,9 @@ from soundingline.experiments.sweep import (
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
-from soundingline.toolkit.errors import InputError, did_you_mean
+from soundingline.toolkit.errors import InputError, did_you_mean, our_name
 from soundingline.toolkit.llm.errors import ModelError
-from soundingline.toolkit.runs.run_folder import SWEEP
+from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 
 # By command: the module and the function in it, which are imported when the command is run, and
 # what the command does.
@@ -69,6 +70,10 @@ COMMANDS = {
     "run": (
         "run:run",
         "Answer the questions of a benchmark with an agent that searches through a pipeline.",
+    ),
+    "preflight": (
+        "run:preflight",
+        "Check servers, prompt, judge, collection and machine of a run before it spends money.",
     ),
     "rank": ("rank:rank", "Rank the questions of a benchmark with a pipeline, without an agent."),
     "tune": ("tune:tune", "Choose k1 and b of BM25 on one split and report them on another."),
@@ -85,7 +90,7 @@ COMMANDS = {
     "compare": ("evaluate:compare", "Compare runs with paired tests and write a report."),
     "judge": ("evaluate:judge", "Measure how far the judges of a run agree."),
     "calibrate": (
-        "training:calibrate",
+        "fitting:calibrate",
         "Fit the probabilities of a requirement scorer to judgements.",
     ),
     "distill": (
@@ -103,7 +108,6 @@ COMMANDS = {
         "evaluate:slices",
         "Draw the slices of Pi-Serini from a ranking of BrowseComp-Plus by default BM25.",
     ),
-    "train": ("training:train", "Train a re-ranker on the judgements of a benchmark."),
     "caches": ("maintenance:caches", "Show what the caches hold, and prune them."),
     "list": (
         "maintenance:list_options",
@@ -115,6 +119,7 @@ COMPLETION = "completion"  # prints a script, and has no configuration
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
 SHARDED = ("index", "enrich")
+RESUMED = ("run", "tune", "enrich", "judge")  # keep what a start has done that was interrupted
 HELP = frozenset({"-h", "--help"})
 VERSION = "--version"
 DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -156,14 +161,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         elif words[0] == COMPLETION:
             _print_completion(words[1:])
         else:
-            name, *words = words
+            name, *others = words
             parser = CommandParser(name)
-            if HELP.intersection(words):
-                print(parser.help_page(words))
+            if HELP.intersection(others):
+                print(parser.help_page(others))
             elif name in SWEPT:
-                code = _run_or_sweep(name, parser.read(words), parser)
+                code = _run_or_sweep(name, parser.read(others), parser)
             else:
-                code = _run_over_paths(name, parser.read(words), parser)
+                code = _run_over_paths(name, parser.read(others), parser)
         sys.stdout.flush()
     except BrokenPipeError:
         # What is left cannot be flushed at the end of the process.
@@ -172,71 +177,47 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (*REFUSED, *BAD_INPUTS) as error:
         if not is_bad_input(error):
             raise
-        code = ending(error)
+        code = ending(error, next(iter(words), ""))
     sys.exit(code)
 
 
 def _overview() -> str:
     lines = [f"  {name:10} {about}" for name, (_, about) in COMMANDS.items()]
-    lines.append(f"  {COMPLETION:10} Print a script by which bash completes what you type.")
+    lines.append(f"  {COMPLETION:10} Print a script by which a shell completes what you type.")
     end = "soundingline COMMAND --help describes a command."
     return "\n".join(["usage: soundingline COMMAND [KEY=VALUE ...]", "", *lines, "", end])
 
 
 def _print_completion(arguments: Sequence[str]) -> None:
-    """Print the script for bash: commands, their flags, and the options of each group."""
-    if arguments != ["bash"]:
+    """Print a shell's script: commands, their flags, and the options of each group."""
+    shells = yaml.safe_load(Path(__file__).with_name("completion.yaml").read_text("utf-8"))
+    if len(arguments) != 1 or arguments[0] not in shells:
         raise InputError(
             f"completion {' '.join(arguments) or 'without a shell'}",
-            valid="bash",
-            do='add to ~/.bashrc: eval "$(soundingline completion bash)"',
+            valid=", ".join(shells),
+            do=f"run {'; '.join(shell['install'] for shell in shells.values())}",
         )
+    shell = shells[arguments[0]]
     parsers = {name: CommandParser(name) for name in COMMANDS}
     groups = _by_group(options_of(()))
+
+    def cases(words: Mapping[str, Sequence[str]]) -> str:
+        names: dict[str, list[str]] = {}
+        for name, each in words.items():
+            names.setdefault(" ".join(each), []).append(name)
+        return "\n".join(
+            shell["case"].format(shell["or"].join(own), each) for each, own in names.items()
+        )
+
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
-        "PATHS": "|".join(name for name, parser in parsers.items() if parser.takes_paths),
+        "PATHS": shell["or"].join(name for name, parser in parsers.items() if parser.takes_paths),
         "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in _root_settings()))),
-        "FLAGS": _cases({name: parser.flags() for name, parser in parsers.items()}),
-        "GROUPS": _cases(groups),
+        "FLAGS": cases({name: parser.flags() for name, parser in parsers.items()}),
+        "GROUPS": cases(groups),
+        "SHELLS": " ".join(shells),
     }
-    print(re.sub("|".join(parts), lambda match: parts[match[0]], _COMPLETION), end="")
-
-
-def _cases(words: Mapping[str, Sequence[str]]) -> str:
-    """The words by the names that have them."""
-    names: dict[str, list[str]] = {}
-    for name, each in words.items():
-        names.setdefault(" ".join(each), []).append(name)
-    return "\n".join(f'      {"|".join(own)}) words="{each}" ;;' for each, own in names.items())
-
-
-# Bash takes `llm@judge_llm=value` for five words, and completes the last one.
-_COMPLETION = """\
-_soundingline() {
-  local at=$COMP_CWORD current=${COMP_WORDS[COMP_CWORD]} key="" words="" head=""
-  if [[ $current == "=" ]]; then current=""; else at=$((at - 1)); fi
-  if [[ $COMP_CWORD == 1 ]]; then
-    words="COMMANDS"
-  elif [[ ${COMP_WORDS[at]} == "=" ]]; then
-    key=${COMP_WORDS[at-1]}
-    [[ ${COMP_WORDS[at-2]} == "@" ]] && key=${COMP_WORDS[at-3]}
-    [[ $current == *,* ]] && head=${current%,*},
-    case $key in
-GROUPS
-    esac
-  elif [[ $current == -* ]]; then
-    case ${COMP_WORDS[1]} in
-FLAGS
-    esac
-  elif set -- "$current"*; [[ ! ${COMP_WORDS[1]} =~ ^(PATHS)$ || ! -e $1 ]]; then
-    words="KEYS"
-  fi
-  COMPREPLY=($(compgen -P "$head" -W "$words" -- "${current#"$head"}"))
-  [[ ${COMPREPLY[0]} == *= || $key ]] && compopt -o nospace 2>/dev/null
-}
-complete -o default -F _soundingline soundingline
-"""
+    print(re.sub("|".join(parts), lambda match: parts[match[0]], shell["script"]), end="")
 
 
 def _task(name: str) -> Callable[..., Any]:
@@ -361,7 +342,8 @@ class CommandParser(argparse.ArgumentParser):
             root = re.split("[./@]", key)[0]
             # Without a dot, it may be a group of the user's own.
             of_option = "." in key.partition("@")[0]
-            if root not in known and (of_option or did_you_mean(root, self.own_flags)):
+            meant = of_option or our_name(root) or did_you_mean(root, self.own_flags)
+            if root not in known and meant:
                 raise no_such_key(root, known)
         return flags
 
@@ -389,7 +371,7 @@ class CommandParser(argparse.ArgumentParser):
         paths = [Path(item) for item in items if self._is_path(item)]
         if self._path is None:
             if paths:
-                raise InputError(f"{paths[0]} is no override", valid="KEY=VALUE")
+                raise InputError(f"{paths[0]} is not an override", valid="KEY=VALUE")
             return []
         name, kind = self._path.name.upper(), self._hints[self._path.name]
         if _is_sequence(kind):
@@ -402,7 +384,7 @@ class CommandParser(argparse.ArgumentParser):
         return [str(path) if kind is str else path for path in paths]
 
     def overrides(self, items: Sequence[str]) -> list[str]:
-        """The arguments that are no paths."""
+        """The arguments that are not paths."""
         return [item for item in items if not self._is_path(item)]
 
     def _is_path(self, argument: str) -> bool:
@@ -635,6 +617,14 @@ class _Job:
             raise failed from None
 
 
+@dataclass
+class _SweepEnd:
+    """How the sweep of a command ended: the cells that did not finish, and whether by Ctrl-C."""
+
+    unfinished: Sequence[CellStatus] = ()
+    interrupted: bool = False
+
+
 def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
     """Run a command with the configuration that Hydra composes, or sweep over cells.
 
@@ -643,64 +633,77 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     check_choices(flags.overrides)
     check_name(flags.overrides)
     _check_hydra_flags(flags)
-    job = _Job(name, parser.prog)
-    SweepStart.command, SweepStart.folder = name, None
-    unfinished: list[CellStatus] = []
-    interrupted = False
+    job, end, hydra_flags = _Job(name, parser.prog), _SweepEnd(), parser.hydra_flags(flags)
     try:
-        try:
-            _through_hydra(job, flags, parser.hydra_flags(flags))
-        except SweepRefused as refusal:
-            raise refusal.error from None
-        except KeyboardInterrupt:
-            interrupted = True
-            raise
-        except Exception as error:
-            if SweepStart.folder:
-                wait_for_jobs(SweepStart.folder)
-                check_submission(error)
-            raise
-        finally:
-            os.environ.pop(SWEEP, None)  # this process may go on, and belongs to no sweep then
-            if SweepStart.folder:
-                from soundingline.experiments.run_context import end_servers
-
-                end_servers()
-                unfinished = end_sweep(SweepStart.folder, interrupted=interrupted)
+        with _ending_sweep(name, end), _hydra(job, [*flags.overrides, *hydra_flags]) as application:
+            try:
+                application()
+            except ConfigCompositionException as error:
+                sys.argv[1:] = [*_overrides_of_start(flags, error), *hydra_flags]
+                application()
     except REFUSED as error:
-        if interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
+        if end.interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, unfinished)
+        return ending(error, name, end.unfinished)
     except Exception:
-        if not unfinished:
+        if not end.unfinished:
             raise
         return DEFECT  # its traceback was printed with the cells that did not finish
-    return exit_code(unfinished) if job.refused or unfinished else 0
+    return exit_code(end.unfinished) if job.refused or end.unfinished else 0
 
 
-def _through_hydra(job: _Job, flags: argparse.Namespace, hydra_flags: Sequence[str]) -> None:
-    """Have Hydra compose the configuration and run the job or the sweep, or print what its flags
-    ask for. Overrides that the start of a sweep cannot be composed with go to its cells."""
+@contextmanager
+def _ending_sweep(name: str, end: _SweepEnd) -> Iterator[None]:
+    """After the block, in whichever way it ends, end the sweep that it has begun, if it has."""
+    SweepStart.command, SweepStart.folder = name, None
+    try:
+        yield
+    except SweepRefused as refusal:
+        raise refusal.error from None
+    except KeyboardInterrupt:
+        end.interrupted = True
+        raise
+    except Exception as error:
+        if SweepStart.folder:
+            wait_for_jobs(SweepStart.folder)
+            check_submission(error)
+        raise
+    finally:
+        for variable in (SWEEP, VARIED):  # this process may go on, and belongs to no sweep then
+            os.environ.pop(variable, None)
+        if SweepStart.folder:
+            from soundingline.experiments.run_context import end_servers
+
+            end_servers()
+            end.unfinished = end_sweep(SweepStart.folder, interrupted=end.interrupted)
+
+
+@contextmanager
+def _hydra(job: _Job, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
+    """What has Hydra read the arguments of the process, which are `words` during the block, and
+    compose the configuration and run the job or the sweep, or print what its flags ask for."""
     # Hydra prints errors and exits with 1 unless this is set.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
-    application = hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(
-        job
-    )
-    before, words = sys.argv, list(flags.overrides)
-    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    before = sys.argv
+    sys.argv = [before[0], *words]
     try:
-        sys.argv = [before[0], *words, *hydra_flags]
-        application()
-    except ConfigCompositionException as error:
-        if SweepStart.folder or not unknown_key(error):
-            raise
-        late = late_overrides(words, error, search)
-        start = [word for word in words if word not in late]
-        sys.argv = [before[0], *start, f"hydra.sweeper.late={json.dumps(late)}", *hydra_flags]
-        application()
+        yield hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)
     finally:
         sys.argv = before
+
+
+def _overrides_of_start(
+    flags: argparse.Namespace, error: ConfigCompositionException
+) -> Iterator[str]:
+    """The overrides that the start of a sweep can be composed with, and one that hands the others
+    to its cells. Raises `error` if it is not about those."""
+    if SweepStart.folder or not unknown_key(error):
+        raise error
+    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    late = late_overrides(flags.overrides, error, search)
+    yield from (word for word in flags.overrides if word not in late)
+    yield f"hydra.sweeper.late={json.dumps(late)}"
 
 
 def _check_hydra_flags(flags: argparse.Namespace) -> None:
@@ -711,11 +714,11 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
-def ending(error: BaseException, unfinished: Sequence[CellStatus] = ()) -> int:
-    """Print what ended a command, Ctrl-C or bad input, in one line. Its exit code."""
+def ending(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
+    """Print what ended the command `name`, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
         done = f" ({error})" if str(error) else ""
-        notify(f"interrupted{done}; the same command continues")
+        notify(f"interrupted{done}{'; the same command continues' if name in RESUMED else ''}")
         return INTERRUPTED
     if not isinstance(error, CellFailed):
         notify(refusal_line(error))

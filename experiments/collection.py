@@ -54,7 +54,7 @@ class _Writable(Protocol):
 Part = TypeVar("Part", bound=_Writable)
 
 
-@dataclass(frozen=True)
+@dataclass
 class IndexedCollection:
     """An opened store and an index of `engine`, with the fingerprint that names the index. `folder`
     holds them and whatever else is indexed of the same units; `others` names what was, by engine.
@@ -113,7 +113,7 @@ class IndexedCollection:
                     engine.build_shard(units, path, shard, corpus_fingerprint=self.corpus)
 
     def missing_shards(self, engine: Any, count: int) -> tuple[Path, list[int]]:
-        """The path of an engine's index, and the numbers of the shards that it lacks."""
+        """The path of an engine's index, and the numbers of the shards that are missing."""
         path, _ = _place(self.folder, self.segmenter, engine, self.corpus)
         if path.exists():
             return path, []
@@ -182,7 +182,7 @@ def prepare(
     def open_index(**settings: Any) -> Any:
         return _opened(engine, store, path, corpus, **settings)
 
-    prepared = IndexedCollection(
+    collection = IndexedCollection(
         store,
         open_index,
         path,
@@ -195,8 +195,8 @@ def prepare(
         resolver=title_resolver(store, corpus, folder),
     )
     if indexed:
-        _ = prepared.index
-    return prepared
+        collection.index = open_index()
+    return collection
 
 
 def _mark_clear(folder: Path) -> None:
@@ -300,9 +300,9 @@ def link_graph(
     benchmark: Benchmark, store: SqliteStore, corpus: str, folder: Path
 ) -> Callable[[], LinkGraph] | None:
     """What gives the graph of a benchmark's links when it is first asked for; None where it has
-    none. `corpus` is the fingerprint of the documents. Links to documents that the corpus lacks are
-    told. Without a fingerprint of the links (`Benchmark.links_fingerprint`) the graph is built at
-    each start."""
+    none. `corpus` is the fingerprint of the documents. Links to documents that are missing from the
+    corpus are told. Without a fingerprint of the links (`Benchmark.links_fingerprint`) the graph is
+    built at each start."""
     links, content = benchmark.links(), benchmark.links_fingerprint
     if links is None:
         return None
@@ -319,7 +319,7 @@ def link_graph(
         if result.missing:
             total = len(result) + result.missing + result.repeated + result.own
             lacking = f"{result.missing:,} of {total:,} links of {benchmark.name}"
-            notify(f"{lacking} name documents that its corpus lacks; they are left out")
+            notify(f"{lacking} name documents that are missing from its corpus; they are left out")
         return result
 
     return _once(graph)
@@ -369,9 +369,9 @@ def _once(make: Callable[[], Part]) -> Callable[[], Part]:
     return lambda: values.get("part", make)
 
 
-def notes(benchmark: Benchmark, prepared: IndexedCollection) -> list[str]:
+def notes(benchmark: Benchmark, collection: IndexedCollection) -> list[str]:
     """What a user must know about the benchmark's data before believing a number."""
-    unknown = len(benchmark.unknown_judged(prepared.store))
+    unknown = len(benchmark.unknown_judged(collection.store))
     evidence = benchmark.qrels.get("evidence", {})
     unjudged = sum(not evidence.get(topic.qid) for topic in benchmark.topics)
     questions = len(benchmark.topics)

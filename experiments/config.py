@@ -5,6 +5,7 @@ are `Any`: the schema of an option is the signature of its `_target_`."""
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,9 +29,10 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from soundingline.experiments.cells import Cells, override_parser, varied_options
-from soundingline.toolkit.errors import InputError, did_you_mean, is_number, parse
+from soundingline.toolkit.errors import InputError, did_you_mean, is_number, our_name, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
+from soundingline.toolkit.runs.run_folder import VARIED
 
 
 @dataclass
@@ -77,6 +79,13 @@ class Indexing:
 
 
 @dataclass
+class Preflight:
+    check: bool = True
+    questions: int = 5
+    stop: bool = True
+
+
+@dataclass
 class Root:
     benchmark: Any = MISSING
     unit: Any = MISSING
@@ -101,7 +110,7 @@ class Root:
     logger: Any = None
     paths: Paths = field(default_factory=Paths)
     name: str | None = None
-    laptop: bool = False
+    scale: str = "paper"
     sealed: bool = True
     traces: Any = True
     task: str = "general"
@@ -110,7 +119,7 @@ class Root:
     passage_splitter: str = "rules"
     concurrency: int = 1
     repeats: int = 1
-    preflight: int = 5
+    preflight: Preflight = field(default_factory=Preflight)
     placement: Any = None
     comparison: Comparison = field(default_factory=Comparison)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
@@ -119,8 +128,13 @@ class Root:
 
 
 # What the first part of an override's key may be.
-ROOTS = (*(each.name for each in fields(Root)), "experiment", "scale", "hydra")
-_SECTIONS = {"comparison": Comparison, "evaluation": EvaluationSettings, "indexing": Indexing}
+ROOTS = (*(each.name for each in fields(Root)), "experiment", "hydra")
+_SECTIONS: Mapping[str, type] = {
+    "preflight": Preflight,
+    "comparison": Comparison,
+    "evaluation": EvaluationSettings,
+    "indexing": Indexing,
+}
 _GROUPED = {
     each.name: f"{name}.{each.name}" for name, kind in _SECTIONS.items() for each in fields(kind)
 }
@@ -139,7 +153,7 @@ def overrides_of_cells(
     given = override_parser().parse_overrides(list(overrides))
     single = [item for item in given if not item.is_sweep_override()]
     with composing() as loader:
-        chosen = [*_search(search_path), *(item.input_line for item in single)]
+        chosen = [*search_override(search_path), *(item.input_line for item in single)]
         cells = Cells.of(compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True))
         named = cells.named(loader, overrides) if cells else [[]]
     shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
@@ -157,7 +171,10 @@ def late_overrides(
     late: list[str] = []
     with composing() as loader:
         while True:
-            composed = [*_search(search_path), *(word for word in words if word not in late)]
+            composed = [
+                *search_override(search_path),
+                *(word for word in words if word not in late),
+            ]
             try:
                 config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
                 break
@@ -242,11 +259,13 @@ def _chosen_file(path: Path, root: Any) -> Path:
     cells = sorted(file.parent for file in path.glob(f"*/{CHOSEN}"))
     if (path / CHOSEN).exists() or not cells:
         return path / CHOSEN
-    from soundingline.experiments.build import without_runtime  # here, because it imports clients
+    from soundingline.experiments.build import (
+        identifying_values,
+    )  # here, because it imports clients
 
     # A recorded tuning is data: nothing in it is resolved, and nothing that it names is imported.
     here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
-    runtime = {group: {*here[group]} - {*without_runtime(here[group], group)} for group in TUNED}
+    runtime = {group: {*here[group]} - {*identifying_values(here[group], group)} for group in TUNED}
     wanted = _tuning_identity(redact(here), runtime)
     configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
     matching = [cell for cell in cells if _tuning_identity(configs[cell], runtime) == wanted]
@@ -281,8 +300,8 @@ _NONE_BY_DEFAULT = ("llm", "scorer", "experiment", "placement", "scale")
 
 
 def register() -> None:
-    """Make `root_schema` and our resolvers (`chosen`, `scale`, `benchmark_name`, `home`, `shipped`)
-    known; called by what composes, not on import."""
+    """Make `root_schema` and our resolvers (`chosen`, `benchmark_name`, `home`, `shipped`) known;
+    called by what composes, not on import."""
     if "root_schema.yaml" not in ConfigStore.instance().repo:
         root: Any = OmegaConf.structured(Root)
         # comparison.baseline.retriever=ql adds a factor, like any other override without a plus.
@@ -293,7 +312,6 @@ def register() -> None:
     for plugin in (ChangeSweeper, RayLauncher):
         Plugins.instance().register(plugin)
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
-    OmegaConf.register_new_resolver("scale", _scale, replace=True)
     OmegaConf.register_new_resolver("home", os.path.expanduser, replace=True)
     OmegaConf.register_new_resolver("benchmark_name", _benchmark_name, replace=True)
     OmegaConf.register_new_resolver("shipped", _shipped, replace=True)
@@ -302,11 +320,6 @@ def register() -> None:
 def _shipped(name: str) -> str:
     """`${shipped:NAME}`: the folder of a collection that comes with this package."""
     return str(resources.files("soundingline.toolkit.benchmarks").joinpath(name))
-
-
-def _scale(*, _root_: Any) -> str:
-    """`${scale:}`: `laptop` or `paper`, for the name of a sweep over several benchmarks."""
-    return "laptop" if _root_.laptop else "paper"
 
 
 def _benchmark_name(*, _root_: Any) -> str:
@@ -336,6 +349,7 @@ class Settings:
     - `search_path`: folders of one's own options (`--config-dir`, `hydra.searchpath`).
     - `benchmark`: the benchmark's values before references to other settings were resolved.
     - `multirun`: whether this is one job of a sweep.
+    - `varied`: the keys in which the cells of this sweep differ; empty if they are not known.
     """
 
     config: DictConfig
@@ -344,6 +358,7 @@ class Settings:
     search_path: Sequence[str] = ()
     benchmark: Mapping[str, Any] = field(default_factory=dict)
     multirun: bool = False
+    varied: Sequence[str] = ()
     _options: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -365,7 +380,7 @@ class Settings:
         check_choices(overrides)
         register()
         with composing():
-            all_overrides = [*_search(search_path), *overrides]
+            all_overrides = [*search_override(search_path), *overrides]
             config = compose(ROOT_CONFIG, overrides=all_overrides, return_hydra_config=True)
             check_keys(config)
             unresolved = _unresolved(config)
@@ -393,12 +408,13 @@ class Settings:
             tuple(search_path_of(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,
+            os.environ.get(VARIED, "").split(),
         )
 
     def option_names(self, group: str) -> list[str]:
         """The options of a group, or of a folder below one, that this command line can choose."""
         if group not in self._options:
-            search = _search(self.search_path)
+            search = search_override(self.search_path)
             with composing() as loader:
                 names = loader.get_group_options(group, config_name=ROOT_CONFIG, overrides=search)
             self._options[group] = sorted(names)
@@ -558,13 +574,14 @@ def _check_options(config: DictConfig) -> None:
     `list_reranker=monot5`."""
     for group in map(str, config):
         choice = choice_of(group)
-        if not (CONF / choice.partition("@")[0]).is_dir() or OmegaConf.is_missing(config, group):
+        has_options = group != "scale" and (CONF / choice.partition("@")[0]).is_dir()
+        if not has_options or OmegaConf.is_missing(config, group):
             continue
         option = config[group]
         if option is None or OmegaConf.is_dict(option):
             continue
         do = f"write {choice}={option}" if isinstance(option, str) else f"choose one: {choice}=NAME"
-        raise InputError(f"{group}={option} is no option", do=do)
+        raise InputError(f"{group}={option} is not an option", do=do)
 
 
 def is_choice(override: str) -> bool:
@@ -596,16 +613,25 @@ def no_such_key(key: str, names: Iterable[str]) -> InputError:
     valid = sorted(names)
     last = key.rpartition(".")[2]
     do = f"did you mean {_GROUPED[last]}?" if last in _GROUPED else did_you_mean(last, valid)
+    if not do and (ours := our_name(last)):
+        return InputError(f"there is no group or key {key!r}", do=ours)
     return InputError(f"there is no group or key {key!r}", valid=", ".join(valid), do=do)
 
 
 def check_choices(overrides: Iterable[str]) -> None:
-    """`InputError` for the first override that chooses of a group what is no name of an option,
-    such as null, a number or a mapping, or names no key. Hydra has no words of its own for these.
+    """`InputError` for the first override that chooses of a group what is not the name of an
+    option, such as null, a number or a mapping, or names no key. Hydra has no words of its own for
+    these.
     """
     for text in overrides:
         if "=" in text and not key_of(text):
             raise InputError(f"{text} names no key", valid="KEY=VALUE")
+        if "=" in text and is_number(value_of(text)) and key_of(text) in _SECTIONS:
+            section = key_of(text)
+            keys = [f"{section}.{each.name}" for each in fields(_SECTIONS[section])]
+            do = f"write {keys[1]}={value_of(text)}" if section == "preflight" else ""
+            what = f"{text}, and {section} is a group of settings"
+            raise InputError(what, valid=", ".join(keys), do=do)
         if "=" not in text or text.startswith(("-", "~")) or not is_choice(text):
             continue
         value = value_of(text)
@@ -648,10 +674,13 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
     if isinstance(value, str):
         do = did_you_mean(value, known, prefix=f"{key}=") or do
     shown = "null" if value is None else value
+    if group == "retriever" and isinstance(value, str) and (ours := our_name(value)):
+        return InputError(f"{key}={shown} names no option{where}", do=ours)
     return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
 
 
-def _search(paths: Sequence[str]) -> list[str]:
+def search_override(paths: Sequence[str]) -> list[str]:
+    """The override with which Hydra also searches these folders of options; none without any."""
     return [f"hydra.searchpath=[{','.join(paths)}]"] if paths else []
 
 
@@ -673,13 +702,16 @@ def composing() -> Iterator[ConfigLoader]:
     """Hydra's own composition, also inside a job of Hydra's, which finds itself as before. Yields
     the loader of `conf/` and, after `compose`, of the search path."""
     holder = GlobalHydra.instance()
-    before = holder.hydra
+    before, collects = holder.hydra, gc.isenabled()
     holder.clear()
+    gc.disable()  # which takes a fifth off the time
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             yield holder.config_loader()
     finally:
         holder.hydra = before
+        if collects:
+            gc.enable()
 
 
 def _choices(hydra: Any) -> dict[str, str]:

@@ -17,9 +17,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from soundingline.agents.base import Budget
 from soundingline.agents.literature.scores import Calibration
 from soundingline.experiments.build import language_model, make, make_search_tool
 from soundingline.experiments.config import Settings
+from soundingline.experiments.fitting import (
+    Example,
+    brier,
+    check_steps,
+    checkpoint_to_train,
+    expected_calibration_error,
+    fit,
+    fit_probabilities,
+    load,
+    save_checkpoint,
+)
 from soundingline.experiments.naming import identity_of
 from soundingline.experiments.pipeline import (
     blocking_model,
@@ -32,17 +44,6 @@ from soundingline.experiments.pipeline import (
     writes_obfuscated,
 )
 from soundingline.experiments.run import run
-from soundingline.experiments.training import (
-    Example,
-    brier,
-    calibration_error,
-    check_steps,
-    checkpoint_to_train,
-    fit,
-    fit_probabilities,
-    load,
-    save_checkpoint,
-)
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.prompting import CachedLLM, PromptTemplate
 from soundingline.pipelines.rerank.reranker import Pair
@@ -52,6 +53,7 @@ from soundingline.toolkit.console import notify, print_next
 from soundingline.toolkit.data import Document, Topic, Unit
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import dump_json, fingerprint, read_json, write_json, write_text
+from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.prompts import spotlight
 from soundingline.toolkit.locks import file_lock
@@ -73,6 +75,16 @@ _SHOWN_TOKENS = 150  # of each of these
 _DIMENSIONS = 64  # of the vectors of words that stand in for an encoder
 _SATISFIED = 0.5  # the teacher's overall judgement from which a document counts as relevant
 _CANDIDATES = "candidates"
+
+
+class _Inputs(NamedTuple):
+    """What the steps work with, each made once; `folder` holds their results."""
+
+    settings: Settings
+    benchmark: Benchmark
+    search_tool: Literature
+    budget: Budget
+    folder: Path
 
 
 class WrittenQuestion(NamedTuple):
@@ -106,7 +118,7 @@ def distill(
     questions. Without a model, a question is the subject of a document. Clusters are those of
     `scorer.locator`'s vectors, or of words. FOLDER holds the result of each step:
     `questions.json`, the run `candidates`, `judgements.jsonl`, the checkpoint `student`,
-    `calibration.json`, `reliability.png` and `report.json`. The same command goes on behind the
+    `calibration.json`, `reliability.png` and `report.json`. The same command goes on after the
     last complete step. Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
     agent.calibration=FOLDER/calibration.json`.
     """
@@ -117,6 +129,7 @@ def distill(
     check_steps(steps, batch)
     config = settings.config
     benchmark: Benchmark = make(config.benchmark)
+    budget: Budget = make(config.budget)
     search_tool = make_search_tool(config.tool)
     if not isinstance(search_tool, Literature) or config.scorer is None:
         raise InputError(
@@ -135,14 +148,15 @@ def distill(
         **{"clusters": clusters, "questions": questions, "held_out": held_out, "seed": seed},
         **{"settings": identity_of(settings), "corpus": benchmark.corpus_fingerprint},
     }
+    inputs = _Inputs(settings, benchmark, search_tool, budget, folder)
     with file_lock(folder / ".lock"):
         _claim(folder, json.loads(dump_json(data)), training)
-        written = _questions(settings, benchmark, folder, clusters, questions, seed)
-        rows = _judgements(settings, benchmark, folder, written)
+        written = _questions(inputs, clusters, questions, seed)
+        rows = _judgements(inputs, written)
         learning, calibrating, checking = split(written, held_out)
         if not (student := folder / "student").exists():
             (folder / "report.json").unlink(missing_ok=True)
-            learnt = [e for row in rows if row["query"] in learning for e in examples(row)]
+            learnt = [e for row in rows if row["query"] in learning for e in student_examples(row)]
             network, tokenizer = load("cross_encoder", start, seed)
             losses = fit(
                 "cross_encoder", network, tokenizer, learnt,
@@ -151,7 +165,7 @@ def distill(
             save_checkpoint(student, network, tokenizer)
             last = losses[-10:]
             notify(f"{len(learnt)} examples; loss {losses[0]:.3f}, then {np.mean(last):.3f}")
-        _calibrate(settings, benchmark, folder, rows, calibrating, checking, method)
+        _calibrate(inputs, rows, calibrating, checking, method)
     print_next(
         "soundingline run with agent=navigator scorer=cross_encoder "
         f"scorer.scorer.model={folder}/student agent.calibration={folder}/calibration.json"
@@ -180,16 +194,16 @@ def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -
 # Step 1: questions for clusters of documents.
 
 
-def _questions(
-    settings: Settings, benchmark: Benchmark, folder: Path, clusters: int, each: int, seed: int
-) -> list[WrittenQuestion]:
-    path = folder / "questions.json"
+def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[WrittenQuestion]:
+    config, path = inputs.settings.config, inputs.folder / "questions.json"
     if path.exists():
         return [WrittenQuestion(**row) for row in read_json(path, list[dict[str, Any]])]
     chosen = heapq.nsmallest(
-        _MOST_DOCUMENTS, benchmark.documents(), key=lambda document: fingerprint(document.docid)
+        _MOST_DOCUMENTS,
+        inputs.benchmark.documents(),
+        key=lambda document: fingerprint(document.docid),
     )
-    encoder = evidence_encoder(settings.config)
+    encoder = evidence_encoder(config)
     texts = [f"{document.title}\n{document.text}" for document in chosen]
     vectors = np.stack(encoder.encode(texts)) if encoder else word_vectors(texts, seed)
     groups = cluster(vectors, clusters, seed)
@@ -198,13 +212,13 @@ def _questions(
         for number, members in enumerate(groups)
         for start in range(0, min(len(members), _SHOWN * each), _SHOWN)
     ]
-    llm = language_model(settings.config, "llm")
+    llm = language_model(config, "llm")
     if llm is None:
         by = "the subject of a document"
         written = [f"Find documents about {subject(documents[0])}" for _, documents in shown]
     else:
         by = llm.name
-        written = _asked(settings, llm, folder, [documents for _, documents in shown])
+        written = _asked(inputs, llm, [documents for _, documents in shown])
     by_text: dict[str, WrittenQuestion] = {}
     for place, ((number, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
         if text:
@@ -251,11 +265,9 @@ def subject(document: Document) -> str:
     return next((" ".join(line.split()) for line in lines if line.strip()), document.docid)
 
 
-def _asked(
-    settings: Settings, llm: Any, folder: Path, shown: Sequence[Sequence[Document]]
-) -> list[str]:
+def _asked(inputs: _Inputs, llm: LanguageModel, shown: Sequence[Sequence[Document]]) -> list[str]:
     """The question that the model writes for each group of documents. Replies are cached."""
-    config, template = settings.config, PromptTemplate(None, "scorer/question.txt", ("documents",))
+    folder, template = inputs.folder, PromptTemplate(None, "scorer/question.txt", ("documents",))
     prompts = []
     for documents in shown:
         texts = "\n\n".join(
@@ -270,13 +282,12 @@ def _asked(
         counts=Counts("asked", "retried", "shared"),
     )
     blocking = blocking_model(llm, "navigator")
-    cap = make(config.budget).run_dollars
     with (
-        open_ledger(folder / "ledger.jsonl", cap=cap) as ledger,
+        open_ledger(folder / "ledger.jsonl", cap=inputs.budget.run_dollars) as ledger,
         llm.running(folder / "server.log") as served,
         blocking.started(served, ledger),
     ):
-        replies = model.of(blocking, caches_folder(config, False)).replies(
+        replies = model.of(blocking, caches_folder(inputs.settings.config, False)).replies(
             {prompt: f"g{place}" for place, prompt in enumerate(prompts, start=1)}
         )
     return [" ".join(replies[prompt].text.split()) for prompt in prompts]
@@ -285,15 +296,14 @@ def _asked(
 # Step 2: candidates of the system, with the teacher's scores.
 
 
-def _judgements(
-    settings: Settings, benchmark: Benchmark, folder: Path, written: Sequence[WrittenQuestion]
-) -> list[dict[str, Any]]:
+def _judgements(inputs: _Inputs, written: Sequence[WrittenQuestion]) -> list[dict[str, Any]]:
+    settings, benchmark, folder = inputs.settings, inputs.benchmark, inputs.folder
     path = folder / "judgements.jsonl"
     if not path.exists():
         config = copy.deepcopy(settings.config)
         config.name, config.paths.runs, config.repeats = _CANDIDATES, str(folder), 1
         own = replace(settings, config=config, multirun=False)
-        run(own, lambda: build_pipeline(config, generated(benchmark, written)))
+        run(own, lambda: build_pipeline(config, inputs.budget, generated(benchmark, written)))
         runs = RunFolder(folder / _CANDIDATES)
         if failed := runs.failures():
             raise InputError(
@@ -328,7 +338,7 @@ def overall(row: Mapping[str, Any]) -> float:
     return float(np.mean([c["score"] for c in row["requirements"]]) if stated is None else stated)
 
 
-def examples(row: Mapping[str, Any]) -> Iterator[Example]:
+def student_examples(row: Mapping[str, Any]) -> Iterator[Example]:
     """What a student learns from a document: the score of each requirement in the passage that it
     rests on, and the overall probability of the question with each of these passages."""
     texts = {chunk["id"]: chunk["text"] for chunk in row["chunks"]}
@@ -357,14 +367,13 @@ def split(
 
 
 def _calibrate(
-    settings: Settings,
-    benchmark: Benchmark,
-    folder: Path,
+    inputs: _Inputs,
     rows: Sequence[Mapping[str, Any]],
     calibrating: frozenset[str],
     checking: frozenset[str],
     method: str,
 ) -> None:
+    settings, folder = inputs.settings, inputs.folder
     if (folder / "report.json").exists():
         notify(f"complete: '{folder}'")
         return
@@ -376,7 +385,7 @@ def _calibrate(
     )
     student: RequirementScorer = make(option_of(chosen.config, "scorer"))
     held = [row for row in rows if row["query"] in calibrating | checking]
-    scored = student.score(_candidates(settings, benchmark, held))
+    scored = student.score(_candidates(inputs, held))
     student.close()
     # Probabilities, and whether the teacher finds the document relevant.
     fitting, checked = ([], []), ([], [])  # type: tuple[list[float], list[bool]], tuple[list[float], list[bool]]
@@ -397,7 +406,7 @@ def _calibrate(
     probabilities, met = checked
     by_time = {"before": probabilities, "after": list(map(Calibration(str(path)), probabilities))}
     write_reliability(folder / "reliability.png", by_time, met)
-    error = {time: calibration_error(values, met) for time, values in by_time.items()}
+    error = {time: expected_calibration_error(values, met) for time, values in by_time.items()}
     report = {
         "teacher": settings.choices["scorer"],
         "teacher_llm": getattr(language_model(settings.config, "librarian_llm"), "name", None),
@@ -415,16 +424,13 @@ def _calibrate(
     )
 
 
-def _candidates(
-    settings: Settings, benchmark: Benchmark, rows: Sequence[Mapping[str, Any]]
-) -> list[CandidateDocument]:
+def _candidates(inputs: _Inputs, rows: Sequence[Mapping[str, Any]]) -> list[CandidateDocument]:
     """The documents with the evidence that the system locates for their requirements."""
-    built = build_pipeline(settings.config, benchmark, searched=False)
-    search_tool, _ = with_literature_tools(
-        make_search_tool(settings.config.tool), built, settings.config
-    )
+    config = inputs.settings.config
+    built = build_pipeline(config, inputs.budget, inputs.benchmark, searched=False)
+    search_tool, _ = with_literature_tools(inputs.search_tool, built, config)
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
-    session = search_tool.open(backend.for_question(""), built.prepared.store)
+    session = search_tool.open(backend.for_question(""), built.collection.store)
     assert isinstance(session, Literature) and session.operators.locator is not None
     candidates = []
     for row in rows:

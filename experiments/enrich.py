@@ -9,6 +9,7 @@ from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, StoredUnits, prepare
 from soundingline.experiments.config import Settings
@@ -22,7 +23,6 @@ from soundingline.experiments.naming import (
 )
 from soundingline.experiments.pipeline import Stages, caches_folder, make_stages, writes_obfuscated
 from soundingline.experiments.rank import note_phrases
-from soundingline.experiments.rollouts import duration, expected
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.enrich.enrichment import (
     REASONS_FILE,
@@ -37,9 +37,11 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint, read_json, remove_leftovers
+from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.llm.errors import OutOfMoney
-from soundingline.toolkit.llm.prices import estimate
+from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.prices import forecast
+from soundingline.toolkit.runs import RunFolder
 
 SAMPLE = 20
 """Documents after which the estimate for the rest is made."""
@@ -77,7 +79,8 @@ def enrich(settings: Settings) -> None:
             "paths.caches is null, and phrases are stored there", do="name a folder for caches"
         )
     engine, segmenter = make(config.engine), make(config.unit)
-    stages = make_stages(config)
+    budget: Budget = make(config.budget)
+    stages = make_stages(config, budget)
     stages.validate(engine)
     stage = stages.transformers.get("enrichment")
     if not isinstance(stage, Enrichment) or stage.corpus is None:
@@ -93,7 +96,7 @@ def enrich(settings: Settings) -> None:
     left = 0
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
-        ask_missing(settings, stages, stage.corpus, prepared, collection, form)
+        ask_missing(settings, budget, stages, stage.corpus, prepared, collection, form)
         if shard:
             left = sum(stage.corpus.missing_flags(units, len(units), collection))
     elif shard:
@@ -109,96 +112,118 @@ def enrich(settings: Settings) -> None:
 
 def ask_missing(
     settings: Settings,
+    budget: Budget,
     stages: Stages,
     source: ModelPhrases,
     prepared: IndexedCollection,
     collection: Collection,
     form: Mapping[str, str],
 ) -> None:
-    """Ask for the documents without phrases: some first, then an estimate, then the rest. `form` is
+    """Ask for the documents without phrases: some first, then a forecast, then the rest. `form` is
     that of texts on disk."""
-    config = settings.config
-    stored, shard = StoredUnits(prepared.store), shard_of(config)
+    stored, shard = StoredUnits(prepared.store), shard_of(settings.config)
     units = shard.of(stored) if shard else stored
-    count = len(units)
-    lacking = source.missing_flags(units, count, collection)
-    missing = sum(lacking)
-    console = Console(stderr=True, soft_wrap=True)
-    console.print(f"{missing:,} of {count:,} documents have no phrases yet")
-    # Shards are asked for at once, and each has a run of its own.
-    own = [str(shard)] if shard and shard.count > 1 else []
-    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint, *own)[:8]
-    folder = run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
-    if not missing:
-        remove_leftovers(folder.path)  # of a start that was killed after its last reply
-        return
     prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
-    cap = make(config.budget).run_dollars
-    with (
-        open_run(settings, folder, prints, factors(settings, RANKING)) as run,
-        run.running(stages),
-    ):
-        folder, ledger = run.folder, run.ledger
-        left = compress(units, lacking)
-        sample = list(islice(left, SAMPLE))
-        began = time.monotonic()
-
-        def estimate_rest(answered: list[str]) -> None:
-            """Tell what all missing documents will take, judged by the first. `InputError` if that
-            is more than the cap and nobody has confirmed it."""
-            costs = [ledger.usage(unit_id) for unit_id in answered]
-            longest = duration((time.monotonic() - began) / len(answered) * missing)
-            amounts = [part for part in (expected(costs, missing), f"{longest} at most") if part]
-            console.print(
-                f"{missing:,} documents will take about {'; '.join(amounts)} (by the first "
-                f"{len(answered)})",
-            )
-            dollars = [cost.get("dollars", 0.0) for cost in costs]
-            total = ledger.spent_before + estimate(dollars, missing).total
-            if cap is not None and not config.indexing.confirm and total > cap:
-                raise InputError(
-                    f"enriching the corpus is expected to cost ${total:,.2f}, more than "
-                    f"budget.run_dollars={cap:g}",
-                    do="raise budget.run_dollars, or set indexing.confirm=true to continue until "
-                    "it is spent; the same command then continues with what is left",
-                )
-
-        try:
-            sampled = [unit.unit_id for unit in sample]
-            # The first document alone: from its reply on, the ledger knows what a request may cost,
-            # and holds the cap.
-            asked = (
-                answer
-                for some in (sample[:1], sample[1:])
-                for answer in source.ask_documents(some, collection, accounts=True)
-            )
+    console = Console(stderr=True, soft_wrap=True)
+    folder = enrichment_folder(settings, source)
+    with open_run(settings, folder, prints, factors(settings, RANKING), budget) as run:
+        # Only now: a process that is refused as the second one of the run needs no cache.
+        lacking = source.missing_flags(units, len(units), collection)
+        missing = sum(lacking)
+        console.print(f"{missing:,} of {len(units):,} documents have no phrases yet")
+        if not missing:
+            return
+        with run.running(stages):
             try:
-                first = ask_all(asked, len(sample))
-            except OutOfMoney:
-                # What was answered tells all the same what the rest will take.
-                if answered := [unit_id for unit_id in sampled if ledger.usage(unit_id)]:
-                    estimate_rest(answered)
-                raise
-            estimate_rest(sampled)
-            rest = source.ask_documents(chain(first.again, left), collection)
-            second = ask_all(rest, missing - first.documents + first.failed.total())
-        finally:
-            folder.add_counts({"enrichment": source.counts})
-            counts = source.counts
-            for name, words in _ANSWERS.items():
-                if counts[name]:
-                    line = f"{counts[name]:,} of {counts['texts']:,} {words}"
+                failed = ask_units(
+                    settings, source, compress(units, lacking), missing, collection, run.ledger
+                )
+            finally:
+                run.folder.add_counts({"enrichment": source.counts})
+                for line in lines_of_counts(source.counts):
                     console.print(line)
-            left_out = [
-                f"{counts[name]:,} {text}" for name, text in _LEFT_OUT.items() if counts[name]
-            ]
-            if left_out:
-                console.print(f"phrases left out: {', '.join(left_out)}")
-        failed = second.failed if second.documents else first.failed
-    note_phrases(prepared.folder, source.content(collection), folder)
+    note_phrases(prepared.folder, source.content(collection), run.folder)
     if failed:
         shown = ", ".join(f"{number:,} {code}" for code, number in sorted(failed.items()))
         console.print(f"failed: {shown}; the same command tries them again")
+
+
+def enrichment_folder(settings: Settings, source: ModelPhrases) -> RunFolder:
+    """The folder of the run that asks for phrases. Shards are asked for at once, and each has a run
+    of its own."""
+    shard = shard_of(settings.config)
+    own = [str(shard)] if shard and shard.count > 1 else []
+    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint, *own)[:8]
+    return run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
+
+
+def ask_units(
+    settings: Settings,
+    source: ModelPhrases,
+    units: Iterator[Unit],
+    missing: int,
+    collection: Collection,
+    ledger: Ledger,
+) -> Counter[str]:
+    """Ask for all `missing` units, the first `SAMPLE` of them before a forecast of the others.
+    Returns how many got each error in the place of an answer."""
+    sample = list(islice(units, SAMPLE))
+    began = time.monotonic()
+
+    # The first document alone: from its reply on, the ledger knows what a request may cost, and
+    # holds the cap.
+    asked = (
+        answer
+        for some in (sample[:1], sample[1:])
+        for answer in source.ask_documents(some, collection, accounts=True)
+    )
+    try:
+        first = ask_all(asked, len(sample))
+    except OutOfMoney:
+        # What was answered tells all the same what the rest will take.
+        if answered := [usage for unit in sample if (usage := ledger.usage(unit.unit_id))]:
+            check_forecast(settings, answered, missing, time.monotonic() - began, ledger)
+        raise
+    costs = [ledger.usage(unit.unit_id) for unit in sample]
+    check_forecast(settings, costs, missing, time.monotonic() - began, ledger)
+    rest = source.ask_documents(chain(first.again, units), collection)
+    second = ask_all(rest, missing - first.documents + first.failed.total())
+    return second.failed if second.documents else first.failed
+
+
+def check_forecast(
+    settings: Settings,
+    costs: Sequence[Mapping[str, float]],
+    missing: int,
+    seconds: float,
+    ledger: Ledger,
+) -> None:
+    """Print what all `missing` documents will take, by the `costs` of the first, which took these
+    `seconds`. `InputError` if that is more than the cap, and nobody has confirmed it."""
+    expected = forecast(costs, missing, seconds / len(costs) * missing)
+    amounts = [part for part in (str(expected), f"{expected.duration} at most") if part]
+    Console(stderr=True, soft_wrap=True).print(
+        f"{missing:,} documents will take about {'; '.join(amounts)} (by the first {len(costs)})"
+    )
+    cap = ledger.cap
+    total = ledger.spent_before + (expected.dollars or 0.0)
+    if cap is not None and not settings.config.indexing.confirm and total > cap:
+        raise InputError(
+            f"enriching the corpus is expected to cost ${total:,.2f}, more than "
+            f"budget.run_dollars={cap:g}",
+            do="raise budget.run_dollars, or set indexing.confirm=true to continue until it is "
+            "spent; the same command then continues with what is left",
+        )
+
+
+def lines_of_counts(counts: Mapping[str, float]) -> Iterator[str]:
+    """A line for each kind of answer without a phrase, and one for phrases that were left out."""
+    for name, words in _ANSWERS.items():
+        if counts[name]:
+            yield f"{counts[name]:,} of {counts['texts']:,} {words}"
+    left_out = [f"{counts[name]:,} {text}" for name, text in _LEFT_OUT.items() if counts[name]]
+    if left_out:
+        yield f"phrases left out: {', '.join(left_out)}"
 
 
 def ask_all(answers: Iterator[tuple[Unit, object, str]], total: int) -> AnswerTally:

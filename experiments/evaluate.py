@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -21,12 +21,12 @@ from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings
 from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark
-from soundingline.experiments.run_context import running
+from soundingline.experiments.run_context import RunJudge, running
 from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
-from soundingline.toolkit.console import Console, notify, print_next, progress_bar
+from soundingline.toolkit.console import Console, TimeLeft, notify, print_next, progress_bar
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
@@ -69,13 +69,14 @@ from soundingline.toolkit.report import (
     benchmark_tables,
     comparison_table,
     cost_tables,
-    evidence_lines,
+    evidence_line,
+    pairs_tables,
     render,
     write_report,
 )
 from soundingline.toolkit.report.traces import PAGE, write_side_by_side, write_traces
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import repeat_id
+from soundingline.toolkit.runs.run_folder import evaluated_runs, repeat_id
 
 # The judge of a run: the exact rule, or a language model, whose requests the ledger records.
 
@@ -83,30 +84,32 @@ from soundingline.toolkit.runs.run_folder import repeat_id
 ROLE = "judge"
 
 
-def check_judge(config: DictConfig) -> None:
-    """`InputError` for impossible settings of the judge."""
-    judge, llm = _judge(config)
-    if isinstance(judge, LlmJudge) and llm:
-        check_price(config, ROLE, llm.price, "judge_llm")
-
-
-def judges_by_model(config: DictConfig) -> bool:
-    """Whether the judge is a language model."""
-    return isinstance(_judge(config)[0], LlmJudge)
+def make_judge(config: DictConfig, budget: Budget) -> RunJudge:
+    """The judge of a configuration. `InputError` for impossible settings."""
+    judge, llm = make(config.judge), language_model(config, "judge_llm")
+    if not isinstance(judge, LlmJudge):
+        return RunJudge(judge, None, budget.run_dollars)
+    if llm is None:
+        raise InputError(
+            "the judge asks a language model, and none is chosen",
+            do="choose one: llm@judge_llm=..., or judge=exact",
+        )
+    check_price(budget, ROLE, llm.price, "judge_llm")
+    return RunJudge(judge.bind(llm), llm, budget.run_dollars)
 
 
 @contextmanager
-def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
+def judging_alone(by: RunJudge, folder: RunFolder) -> Iterator[Ledger]:
     """The ledger for the judge of a run that no agent is answering.
 
     For a language model this is the run's own ledger, with everything that the run has spent, and
     the run is locked meanwhile. The cap is `budget.run_dollars` of the command line, or that of the
     run's newest start.
     """
-    if not judges_by_model(config):
+    if by.llm is None:
         yield Ledger()
         return
-    cap: float | None = make(config.budget).run_dollars
+    cap = by.cap
     if cap is None:
         budget = folder.manifest().get("config", {}).get("budget") or {}
         recorded = Budget(run_dollars=budget.get("run_dollars"))
@@ -116,10 +119,11 @@ def judging_alone(config: DictConfig, folder: RunFolder) -> Iterator[Ledger]:
 
 
 def judge_run(
-    config: DictConfig,
+    by: RunJudge,
     folder: RunFolder,
     benchmark: Benchmark,
     ledger: Ledger,
+    concurrency: int,
     servers: Servers | None = None,
 ) -> list[Judge]:
     """The judges of a run, one for each of its repeats. Verdicts that were imported with the run
@@ -132,9 +136,9 @@ def judge_run(
     Raises: InputError: if judging cannot go on, because of a wrong key or the budget: an accuracy
         over a part of the verdicts would be wrong.
     """
-    judge, llm = _judge(config)
+    judge, llm, _ = by
     parts = folder.repeats()
-    if not isinstance(judge, LlmJudge) or llm is None:
+    if llm is None:
         shipped = (folder.path / ImportedVerdicts.path).exists()
         return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(parts)
     work = [_work(part, judge, benchmark) for part in parts]
@@ -142,7 +146,7 @@ def judge_run(
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
         try:
             with running(llm, folder.path / "judge-server.log", servers) as served:
-                asking = _judge_all(judge, llm, served["model"], work, ledger, config.concurrency)
+                asking = _judge_all(judge, llm, served["model"], work, ledger, concurrency)
                 run_coroutine(asking)
         except ModelError as error:
             cases = sum(one.cases for one in work)
@@ -191,19 +195,6 @@ def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
     return JudgeWork(part.number, len(cases), record.left(cases), record)
 
 
-def _judge(config: DictConfig) -> tuple[Any, LanguageModel | None]:
-    judge = make(config.judge)
-    llm = language_model(config, "judge_llm")
-    if not isinstance(judge, LlmJudge):
-        return judge, llm
-    if llm is None:
-        raise InputError(
-            "the judge asks a language model, and none is chosen",
-            do="choose one: llm@judge_llm=..., or judge=exact",
-        )
-    return judge.bind(llm), llm
-
-
 async def _judge_all(
     judge: LlmJudge,
     llm: LanguageModel,
@@ -224,10 +215,12 @@ async def _judge_all(
         def done(verdict: ModelVerdict) -> None:
             usage = ledger.by_role(repeat_id(verdict.qid, one.repeat))
             write(verdict, usage.get(ROLE, UsageTotals()).flatten())
+            left.end_one()
             progress.advance(task)
 
+        left, total = TimeLeft(len(one.left), concurrency), len(one.left)
         with progress_bar() as progress, one.record.writing() as write:
-            task = progress.add_task(f"Judging ({judge.model})", total=len(one.left), note="")
+            task = progress.add_task(f"Judging ({judge.model})", total=total, note="", left=left)
             await judge_cases(one.left, ask, concurrency=concurrency, done=done)
 
     try:
@@ -253,35 +246,38 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
     """
     if not runs:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
-    check_judge(settings.config)
+    config = settings.config
+    judge = make_judge(config, make(config.budget))
     evaluated_runs = []
     for run in runs:
         folder = RunFolder(run)
         benchmark = recorded_benchmark(folder, settings)
-        evaluated_runs.append(evaluate_recorded(folder, benchmark, settings.config))
+        evaluated_runs.append(evaluate_recorded(folder, benchmark, config, judge))
     Console().print(comparison_table(evaluated_runs))
     others = "" if len(runs) > 1 else " ANOTHER_RUN"
     print_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
 
 
-def evaluate_recorded(folder: RunFolder, benchmark: Benchmark, config: DictConfig) -> EvaluatedRun:
-    """Judge and evaluate a recorded run with the judge and the measures of `config`. `InputError`
-    for a run without trajectories, whose evaluation would replace that of a ranking without an
-    agent."""
+def evaluate_recorded(
+    folder: RunFolder, benchmark: Benchmark, config: DictConfig, judge: RunJudge
+) -> EvaluatedRun:
+    """Judge a recorded run, and evaluate it with the measures of `config`. `InputError` for a run
+    without trajectories, whose evaluation would replace that of a ranking without an agent."""
     if not folder.has_trajectories():
         raise InputError(
             f"{folder.path} has no trajectories to evaluate",
             valid="a run of an agent, with at least one trajectory",
             do="run again the command that made it",
         )
-    with judging_alone(config, folder) as ledger:
-        return evaluated(folder, benchmark, config, ledger)
+    with judging_alone(judge, folder) as ledger:
+        return evaluated(folder, benchmark, config, judge, ledger)
 
 
 def evaluated(
     folder: RunFolder,
     benchmark: Benchmark,
     config: DictConfig,
+    by: RunJudge,
     ledger: Ledger,
     servers: Servers | None = None,
     passages: DocumentStore | None = None,
@@ -291,7 +287,7 @@ def evaluated(
     `passages` has the texts that a navigator's scores refer to. The judge's requests are
     entered in `ledger`; see `judge_run`."""
     state, prices = folder.state(), config.evaluation.prices
-    judges = judge_run(config, folder, benchmark, ledger, servers)
+    judges = judge_run(by, folder, benchmark, ledger, config.concurrency, servers)
     run = evaluate_run_folder(
         folder,
         benchmark,
@@ -401,6 +397,9 @@ def compare(
 ) -> None:
     """Compare evaluated runs with paired tests; the report goes to `runs/<name>/`.
 
+    The folder of a sweep stands for its evaluated cells. If these are all compared, it is with the
+    baseline that the sweep declares.
+
     `soundingline compare --published runs/<name>` takes the folder of a sweep, or runs. It prints
     our figures next to those of the paper, and the interval of each difference by the run-to-run
     noise of both. Runs of others that were imported are compared with ours by question.
@@ -408,19 +407,22 @@ def compare(
     if published and runs:
         compare_with_published(runs)
         return
+    runs = list(dict.fromkeys(chain.from_iterable(map(_runs_at, runs))))
     if len(runs) < 2:
         raise InputError(
             f"{len(runs)} runs were named",
-            valid="two or more run folders",
+            valid="two or more run folders, or the folder of a sweep",
             do="soundingline compare runs/a runs/b",
         )
     name = settings.config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
+    whole = set(runs) == set(evaluated_runs(runs[0].parent))
     compare_folders(
         runs,
         Path(settings.config.paths.runs) / name,
         title=name,
         tested=list(measure) or None,
         baseline=baseline,
+        factors=None if whole else {},
         test=test,
         family=family,
         primary=primary,
@@ -428,6 +430,14 @@ def compare(
         accept=list(settings.config.comparison.accept),
         by=by,
     )
+
+
+def _runs_at(path: Path) -> list[Path]:
+    """The evaluated cells of the folder of a sweep; none for a file beside cells, such as their
+    report, which a pattern of the shell matches; else the path itself."""
+    if path.is_file() and any(path.parent.glob("*/manifest.json")):
+        return []
+    return [path] if (path / "manifest.json").exists() else evaluated_runs(path) or [path]
 
 
 def compare_folders(
@@ -458,7 +468,8 @@ def compare_folders(
         baseline: the name of the run that the others are compared with.
         factors: without a baseline, the run with these factors is the baseline; of several, the
             one that sets the fewest single values, then the one of which the others are changes.
-            A factor is an option of a group, or a single value by its key.
+            A factor is an option of a group, or a single value by its key. None: those that the
+            manifests of the runs declare, if they agree.
         test, family: see `soundingline.toolkit.evaluation.compare`.
         primary, margin: the primary measure, and its smallest difference that matters. None: those
             that the manifests of the runs declare, if they agree.
@@ -471,6 +482,8 @@ def compare_folders(
     """
     runs = load_runs(paths)
     missing = ""
+    if factors is None:
+        factors = _declared(runs, "baseline")
     if factors and baseline is None:
         having = [
             run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
@@ -527,14 +540,19 @@ def compare_folders(
     report = render(runs, comparisons, baseline=baseline, by=by, **settings)
     report_path = write_report(folder, report)
     console = Console()
-    console.print(comparison_table(runs, comparisons, baseline=baseline))
+    options: dict[str, Any] = {"baseline": baseline, "primary": primary or "", "by": by}
+    for table in (
+        comparison_table(runs, comparisons, **options),
+        *pairs_tables(runs, comparisons, **options),
+    ):
+        console.print(table)
     shown = list(dict.fromkeys(tested or ()))
     for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
         console.print(table)
     for table in cost_tables(runs):
         console.print(table)
-    for line in evidence_lines(runs, comparisons, baseline=baseline):
-        console.print(line, highlight=False)
+    if line := evidence_line(runs, comparisons, baseline=baseline):
+        console.print(line)
     console.print(f"Report: {report_path}", soft_wrap=True)
     if side_by_side:
         console.print(f"Questions side by side: {side_by_side}", soft_wrap=True)
@@ -574,13 +592,14 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
     """
     if not runs:
         raise InputError("no run was named", do="soundingline judge runs/<name>")
-    check_judge(settings.config)
+    config = settings.config
+    by = make_judge(config, make(config.budget))
     for run in runs:
         folder = RunFolder(run)
-        if judges_by_model(settings.config):
+        if by.llm:
             benchmark = recorded_benchmark(folder, settings)
-            with judging_alone(settings.config, folder) as ledger:
-                judge_run(settings.config, folder, benchmark, ledger)
+            with judging_alone(by, folder) as ledger:
+                judge_run(by, folder, benchmark, ledger, config.concurrency)
         judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
         if len(judges) < 2:
             raise InputError(

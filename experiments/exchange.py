@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from soundingline.experiments.build import make
 from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings, plain_values
-from soundingline.experiments.evaluate import check_judge, evaluate_recorded
+from soundingline.experiments.evaluate import RunJudge, evaluate_recorded, make_judge
 from soundingline.experiments.naming import factors, form_of
 from soundingline.experiments.pipeline import evidence_passages
 from soundingline.experiments.published_figures import compare_with_published
@@ -372,11 +372,13 @@ def import_run(
     config, table = settings.config, settings.config.comparison.published
     if config.name is None:
         raise InputError("name= is missing", do="give the run a name: name=NAME")
-    check_judge(config)
+    by = make_judge(config, make(config.budget))
     folder = RunFolder.named(Path(config.paths.runs), config.name)
     benchmark: Benchmark = make(config.benchmark)
     released = read_published(table).released if table else {}
-    bring = partial(_import, settings, benchmark, format=format, model=model, canary_env=canary_env)
+    bring = partial(
+        _import, settings, benchmark, by, format=format, model=model, canary_env=canary_env
+    )
     if not released:
         Console().print(comparison_table([bring(folder, path, {})]))
         print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
@@ -400,6 +402,7 @@ def import_run(
 def _import(
     settings: Settings,
     benchmark: Benchmark,
+    by: RunJudge,
     folder: RunFolder,
     path: Path,
     values: Mapping[str, Any],
@@ -409,7 +412,7 @@ def _import(
     canary_env: str,
 ) -> EvaluatedRun:
     """Import the files at a path into a run folder, with the values of its factors, and evaluate
-    it."""
+    it by a judge."""
     files = run_paths(path, browsecomp_plus.NO_RUN_FILES)
     imported = {"format": format, "from": path.name, "files": len(files), "model": model}
     manifest = _manifest(settings, benchmark, imported, files)
@@ -446,7 +449,7 @@ def _import(
                 manifest["imported"]["model"] = named
                 write_json(run.manifest_path, manifest)
     Console(stderr=True, soft_wrap=True).print(f"{folder.path}: {message}")
-    return evaluate_recorded(folder, benchmark, settings.config)
+    return evaluate_recorded(folder, benchmark, settings.config, by)
 
 
 def _write(

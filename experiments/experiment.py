@@ -10,8 +10,9 @@ import pyterrier as pt
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
-from soundingline.experiments.evaluate import evaluate_recorded
+from soundingline.experiments.evaluate import evaluate_recorded, make_judge
 from soundingline.experiments.naming import cell_name, run_folder
 from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
 from soundingline.experiments.rank import rank
@@ -60,31 +61,34 @@ class Experiment:
     def pipeline(self) -> pt.Transformer:
         """The pipeline as a PyTerrier transformer, over indexes that are built where they are
         missing. Stages that ask a language model rank inside `rank` and `run` only."""
-        return self.collection.pipeline
+        return self.built.pipeline
 
     @cached_property
-    def collection(self) -> BoundPipeline:
+    def built(self) -> BoundPipeline:
         """Benchmark, document store, opened indexes, and the pipeline over them."""
         with self._printing():
-            return build_pipeline(self.settings.config)
+            config = self.settings.config
+            return build_pipeline(config, make(config.budget))
 
     def rank(self) -> EvaluatedRun:
         """Rank the benchmark's questions without an agent; as `soundingline rank`."""
         with self._printing():
-            return rank(self.settings, lambda: self.collection)
+            return rank(self.settings, lambda: self.built)
 
     def run(self) -> EvaluatedRun:
         """Let the agent answer the questions, or go on where it stopped; as
         `soundingline run`."""
         with self._printing():
-            return run(self.settings, lambda: self.collection)
+            return run(self.settings, lambda: self.built)
 
     def evaluate(self) -> EvaluatedRun:
         """Evaluate again what the run folder holds; no agent runs."""
         folder = run_folder(self.settings, cell_name(self.settings))
         benchmark = recorded_benchmark(folder, self.settings)
         with self._printing():
-            return evaluate_recorded(folder, benchmark, self.settings.config)
+            config = self.settings.config
+            judge = make_judge(config, make(config.budget))
+            return evaluate_recorded(folder, benchmark, config, judge)
 
     def _printing(self) -> AbstractContextManager[None]:
         return nullcontext() if self.verbose else silent()

@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import ExperimentPlan, OptionFiles, block, measured_runs
+from soundingline.experiments.planning import Compositions, ExperimentPlan, block, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
@@ -39,7 +39,7 @@ from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, did_you_mean
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
@@ -243,12 +243,13 @@ def list_options(settings: Settings, group: str = "") -> None:
             for name, about in names.items()
         }
         if not within:
-            raise InputError(f"there is no group {group!r}", valid=", ".join(sorted(options)))
+            valid, do = ", ".join(sorted(options)), did_you_mean(group, options)
+            raise InputError(f"there is no group {group!r}", valid=valid, do=do)
         if group == "experiment":
-            files = OptionFiles(settings.search_path)
+            compositions = Compositions(settings.search_path)
             measured = measured_runs(Path(settings.config.paths.runs))
             blocks = (
-                block(name, about, *ExperimentPlan.of(name, files, measured))
+                block(name, about, *ExperimentPlan.of(name, compositions, measured))
                 for name, about in sorted(within.items())
                 if not name.startswith("base/")  # what experiments share
             )
@@ -289,10 +290,10 @@ def describe(
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
     if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
-        files = OptionFiles(settings.search_path)
+        compositions = Compositions(settings.search_path)
         measured = measured_runs(Path(settings.config.paths.runs))
         plan = ExperimentPlan(
-            plain_values(settings.config), settings.choices, cells, files, measured
+            plain_values(settings.config), settings.choices, cells, compositions, measured
         )
         power = [line for line in [plan.power_text()] if line]
         threats = lines_of(
@@ -323,7 +324,7 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
     published = published_statistics(config.benchmark, option)
     try:
         counter = load_tokenizer(source)
-        ours = statistics(make(config.benchmark), make(config.unit), counter.count)
+        ours = collection_statistics(make(config.benchmark), make(config.unit), counter.count)
     except InputError:
         if published[1]:
             Console().print(_statistics_table({}, *published))
@@ -333,7 +334,7 @@ def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:
     Console(soft_wrap=True).print(f"Tokens are {tokens}; titles are not counted.", highlight=False)
 
 
-def statistics(
+def collection_statistics(
     benchmark: Benchmark, segmenter: Segmenter, count: Callable[[str], int]
 ) -> dict[str, float]:
     """Number and mean length of the questions, documents and units of a benchmark, and the mean

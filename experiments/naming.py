@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from soundingline.experiments.build import declares, without_runtime
+from soundingline.experiments.build import declares, identifying_values
 from soundingline.experiments.config import (
     NO_OPTION,
     Settings,
@@ -54,21 +54,13 @@ STAGE_MODELS = {
 }
 _SHOWN_ALWAYS = ("unit", "retriever")
 _USUAL = {
-    "benchmark": "fictional",
+    "benchmark": "wikidemo",
     "engine": "lexical",
     "tool": "ranked_browsing",
     "scorer": "overlap",
     "agent": "keyword",
 }
-# Settings that name files; a collection or weights that have moved are the same, and their content
-# has a fingerprint of its own.
-_FILES = {
-    "benchmark": ("path", "questions", "corpus", "topics", "answers", "qrels", "gold_qrels"),
-    "scorer": ("path",),
-    "tool": ("tokenizer",),
-    "unit": ("tokenizer",),
-}
-_LABEL_LENGTH = 120  # at most, so that a name fits every file system
+_LABEL_LENGTH = 40  # at most, so that a line of a terminal has room for a name
 
 
 def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, Any]:
@@ -84,16 +76,7 @@ def identity_of(settings: Settings, groups: Sequence[str] = AGENT) -> dict[str, 
         )
         # A renewed key of a language model is the same model.
         plain = redact(plain) if group.endswith("llm") else plain
-        values[group] = without_runtime(plain, group)
-        if isinstance(values[group], dict):
-            for key in _FILES.get(group, ()):
-                if isinstance(value := values[group].get(key), str):
-                    values[group][key] = PurePath(value).name
-            if group == "retriever":
-                values[group].pop("source", None)  # a tuning, whose choice is among the values
-            server = values[group].get("server")
-            if isinstance(server, dict) and isinstance(server.get("gguf"), str):
-                server["gguf"] = PurePath(server["gguf"]).name
+        values[group] = identifying_values(plain, group)
     return values
 
 
@@ -114,18 +97,35 @@ def active_groups(settings: Settings, groups: Sequence[str]) -> list[str]:
 
 
 def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
-    """The readable part of a name: unit and retriever, other options that are not the default, and
-    the single values of the command line, of absolute paths their last part."""
-    parts = [_shown_option(settings, group) for group in active_groups(settings, groups)]
-    # The values of the benchmark come last: they are often the same in a whole sweep.
-    values = sorted(
-        changed(settings, groups).items(), key=lambda item: (item[0].startswith("benchmark."), item)
-    )
-    for key, value in values:
-        is_path = isinstance(value, str) and value.startswith(("/", "~"))
-        parts.append(f"{key}={PurePath(value).name if is_path else value}")
-    label = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, parts)))
-    return label[:_LABEL_LENGTH].rstrip("-.")
+    """The readable part of a name, at most 40 characters. In a sweep, it has the overrides of this
+    cell that not all cells have. Without such overrides, it has unit and retriever, and as many as
+    fit of the other options that are not the default and of the single values of the command line.
+    Of absolute paths the last part is shown."""
+    none = (*NO_OPTION, "none")
+    first = [
+        value if is_choice(key) and value not in none else _setting(key, value.strip("'\""))
+        for key, _, value in (word.lstrip("+~").partition("=") for word in settings.overrides)
+        if key.rpartition("@")[2] in settings.varied
+    ]
+    others: list[str] = []
+    if not first:
+        active = active_groups(settings, groups)
+        options = {group: _shown_option(settings, group) for group in active}
+        first = [options[group] for group in _SHOWN_ALWAYS if group in options]
+        values = sorted(changed(settings, groups).items())
+        others = [*options.values(), *(_setting(key, value) for key, value in values)]
+    label = ""
+    for part in filter(None, dict.fromkeys([*first, *others])):
+        longer = re.sub(r"[^\w=,.+-]", "_", f"{label}-{part}").strip("-.")
+        if not label or len(longer) <= _LABEL_LENGTH:
+            label = longer[:_LABEL_LENGTH]
+    return label
+
+
+def _setting(key: str, value: Any) -> str:
+    is_path = isinstance(value, str) and value.startswith(("/", "~"))
+    shown = PurePath(value).name if is_path else redact(value, key)
+    return f"{key.rpartition('.')[2]}={shown}"
 
 
 def cell_name(settings: Settings, groups: Sequence[str] = AGENT) -> str:
@@ -196,8 +196,8 @@ def fingerprints(
         "benchmark": built.benchmark.fingerprint,
         **form_of(settings.config, built.benchmark),
         **({EVIDENCE: "removed"} if built.benchmark.remove_evidence else {}),
-        "index": built.prepared.fingerprint,
-        **built.prepared.others,
+        "index": built.collection.fingerprint,
+        **built.collection.others,
         **{group: fingerprint(chosen) for group, chosen in values.items()},
         **{
             f"{group}.content": part.fingerprint

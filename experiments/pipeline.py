@@ -20,7 +20,13 @@ from soundingline.pipelines.cache import keep_bound
 from soundingline.pipelines.compose import WithoutDocuments, compose
 from soundingline.pipelines.engines.engine import Engine, word_frequency
 from soundingline.pipelines.rerank.reranker import RerankTop
-from soundingline.pipelines.stage import Collection, Stage, bound, computes_on_gpu
+from soundingline.pipelines.stage import (
+    Collection,
+    Stage,
+    bound,
+    check_fingerprint,
+    computes_on_gpu,
+)
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
@@ -42,6 +48,7 @@ from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.trajectory import STAGES
 
 if TYPE_CHECKING:
+    from soundingline.agents.base import Budget
     from soundingline.pipelines.learned.dense import Dense
 
 LIBRARIANS = ("scorer", "list_reranker")  # what librarians work with in addition to it
@@ -57,7 +64,7 @@ class BoundPipeline:
 
     benchmark: Benchmark
     segmenter: Segmenter
-    prepared: IndexedCollection
+    collection: IndexedCollection
     pipeline: pt.Transformer
     stages: Stages
     parts: Transformers
@@ -65,30 +72,34 @@ class BoundPipeline:
 
 
 def build_pipeline(
-    config: DictConfig, benchmark: Benchmark | None = None, *, searched: bool = True
+    config: DictConfig,
+    budget: Budget,
+    benchmark: Benchmark | None = None,
+    *,
+    searched: bool = True,
 ) -> BoundPipeline:
     """Build what ranks, over `benchmark` (None: the configuration's). Settings are checked before
-    any index is built. Where nothing searches the pipeline, it has no stages, and no index is
-    opened before it is asked for."""
+    any index is built, and prices of language models against the caps of `budget`. Where nothing
+    searches the pipeline, it has no stages, and no index is opened before it is asked for."""
     engine = make(config.engine)
     segmenter = make(config.unit)
-    stages = make_stages(config, (*STAGES, *LIBRARIANS))
+    stages = make_stages(config, budget, (*STAGES, *LIBRARIANS))
     stages.validate(engine)
     benchmark = benchmark or make(config.benchmark)
     indexes = Path(config.paths.indexes)
-    prepared = prepare(benchmark, segmenter, engine, indexes, indexed=searched)
-    for note in notes(benchmark, prepared):
+    collection = prepare(benchmark, segmenter, engine, indexes, indexed=searched)
+    for note in notes(benchmark, collection):
         Console(stderr=True).print(note, soft_wrap=True)
     obfuscated = writes_obfuscated(config, benchmark)
     parts: Transformers = {}
     if searched:
-        parts = stages.bind(prepared, segmenter, caches_folder(config, obfuscated), benchmark)
+        parts = stages.bind(collection, segmenter, caches_folder(config, obfuscated), benchmark)
         removal = WithoutDocuments(benchmark.removed) if benchmark.remove_evidence else None
         pipeline = compose(**parts, removal=removal, aggregate=segmenter.aggregate)
     else:
         models = {group: pair for group, pair in stages.models.items() if group in LIBRARIANS}
         stages, pipeline = replace(stages, transformers={}, models=models), NotSearched()
-    return BoundPipeline(benchmark, segmenter, prepared, pipeline, stages, parts, obfuscated)
+    return BoundPipeline(benchmark, segmenter, collection, pipeline, stages, parts, obfuscated)
 
 
 class NotSearched(pt.Transformer):
@@ -140,22 +151,22 @@ class Stages:
         for transformer in self.transformers.values():
             if isinstance(transformer, Stage):
                 transformer.validate(engine)
-        for part in (self.scorer, self.locator):
-            _ = part and part.fingerprint
+        for part in filter(None, (self.scorer, self.locator)):
+            check_fingerprint(part)
         if isinstance(self.list_reranker, Stage):
             self.list_reranker.validate(engine)
         compose(**self.transformers, aggregate=False)
 
     def bind(
         self,
-        prepared: IndexedCollection,
+        indexed: IndexedCollection,
         segmenter: Segmenter,
         caches: Path | None,
         benchmark: Benchmark | None = None,
     ) -> Transformers:
-        """The stages, each bound to the collection that was prepared; the benchmark's judgements
+        """The stages, each bound to the collection; the benchmark's judgements
         are for the oracle, its questions for an enrichment that goes by them."""
-        collection = self.collection(prepared, segmenter, caches)
+        collection = self.collection(indexed, segmenter, caches)
         if benchmark is not None:
             questions = {topic.qid: topic.text for topic in benchmark.topics}
             collection = replace(
@@ -174,19 +185,19 @@ class Stages:
         }
 
     def collection(
-        self, prepared: IndexedCollection, segmenter: Segmenter, caches: Path | None
+        self, indexed: IndexedCollection, segmenter: Segmenter, caches: Path | None
     ) -> Collection:
-        """What was prepared, as stages see it; the model is that of the enrichment."""
+        """The collection as stages see it; the model is that of the enrichment."""
         return Collection(
-            prepared.fingerprint,
-            index=prepared.index,
-            open_index=prepared.indexed,
-            texts=prepared.store.texts,
+            indexed.fingerprint,
+            index=indexed.index,
+            open_index=indexed.indexed,
+            texts=indexed.store.texts,
             whole_documents=segmenter.whole_documents,
             caches=caches,
             model=self.model_of("enrichment"),
-            links=prepared.links,
-            engine=prepared.engine,
+            links=indexed.links,
+            engine=indexed.engine,
         )
 
     @contextmanager
@@ -247,7 +258,7 @@ def asks_agents_model(config: DictConfig, asking: Iterable[str]) -> bool:
     return not all(config.get(f"{role}_llm") for role in roles)
 
 
-def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
+def make_stages(config: DictConfig, budget: Budget, groups: Sequence[str] = STAGES) -> Stages:
     """Make the stages, and what librarians work with, of some groups of a configuration.
     `InputError` for bad settings, and for a part that asks a language model if none is chosen."""
     parts: dict[str, Any] = {}
@@ -256,7 +267,7 @@ def make_stages(config: DictConfig, groups: Sequence[str] = STAGES) -> Stages:
         if active(config, group):
             part = make(option_of(config, group))
             if getattr(part, "needs_llm", False):
-                models[group] = _model_of(part, config, group, role_of(group))
+                models[group] = _model_of(part, config, budget, group)
             parts[group] = rerank_top(part, config[group]) if group in RERANKERS else part
     if parts.keys() - {"retriever"}:
         keep_bound(config.paths.caches, config.paths.caches_gb)
@@ -314,21 +325,22 @@ def evidence_encoder(config: DictConfig) -> Dense | None:
 
 
 def _model_of(
-    part: Any, config: DictConfig, group: str, role: str
+    part: Any, config: DictConfig, budget: Budget, group: str
 ) -> tuple[BlockingModel, LanguageModel]:
     """The language model of a stage or of what librarians work with, and what serves it.
     `InputError` if it cannot do what the part needs."""
-    llm = stage_model(config, role)
+    role = role_of(group)
+    llm = stage_model(config, role, budget)
     if isinstance(part, Stage) and part.needs_logprobs and not llm.gives_logprobs:
         raise InputError(
             f"the {group} reads log-probabilities, and the API of {llm.name} gives none",
-            valid="a model behind chat completions, such as vllm/... or openai_compatible",
+            valid="a model with chat completions, such as vllm/... or openai_compatible",
             do=f"choose one for it (llm@{role}_llm=...), or set {group}.score=generated",
         )
     if isinstance(part, Stage) and part.needs_completions and not llm.continues_text:
         raise InputError(
             f"the {group} continues a text, and the API of {llm.name} answers messages",
-            valid="a model behind text completions (OpenAICompletions), such as rank1",
+            valid="a model with text completions (OpenAICompletions), such as rank1",
             do=f"choose one for it: llm@{role}_llm=rank1",
         )
     return blocking_model(llm, role), llm
@@ -382,9 +394,9 @@ def with_literature_tools(
     # Here, because starting would wait for numba.
     from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
 
-    stages, prepared = built.stages, built.prepared
+    stages, indexed = built.stages, built.collection
     passages = evidence_passages(built.benchmark, config)
-    graph = prepared.links() if prepared.links else None
+    graph = indexed.links() if indexed.links else None
     caches = caches_folder(config, built.obfuscated)
     scorer, reranker, encoder = stages.scorer, stages.list_reranker, stages.locator
     if scorer is not None:
@@ -393,11 +405,11 @@ def with_literature_tools(
             caches=caches,
             model=blocking,
             gives_logprobs=llm is None or llm.gives_logprobs,
-            **statistics(built),
+            **index_statistics(built),
         )
         scorer = scorer.bind(resources)
     if reranker is not None:
-        collection = stages.collection(prepared, built.segmenter, caches)
+        collection = stages.collection(indexed, built.segmenter, caches)
         reranker = bound(reranker, collection.with_model(stages.model_of("list_reranker")))
     if encoder is not None:
         # The retriever's encoder if it is the same, so that it is loaded once.
@@ -415,7 +427,7 @@ def with_literature_tools(
         locator=locator,
         scorer=scorer,
         passages=passages.store,
-        resolver=prepared.resolver() if prepared.resolver else None,
+        resolver=indexed.resolver() if indexed.resolver else None,
         order=ListOrder(reranker) if reranker is not None else None,
     )
     prints = {
@@ -445,7 +457,7 @@ def parts_of(search_tool: SearchTool, built: BoundPipeline) -> dict[str, Any]:
     return {**built.parts, **{name: part for name, part in others.items() if part is not None}}
 
 
-def statistics(built: BoundPipeline) -> dict[str, Any]:
+def index_statistics(built: BoundPipeline) -> dict[str, Any]:
     """What the index tells of its collection."""
-    index = built.prepared.index
+    index = built.collection.index
     return {"document_frequency": word_frequency(index), "documents": len(index)}

@@ -2,7 +2,7 @@
 
 Tokens and seconds of a question are those of a run on disk with the same benchmark, agent, tool and
 model, if there is one. Otherwise dollars are the paper's if it states them, else those of a formula
-(`ExperimentPlan._estimate`), which `soundingline describe experiment=...` prints.
+(`ExperimentPlan._question_by_formula`), which `soundingline describe experiment=...` prints.
 """
 
 from __future__ import annotations
@@ -10,22 +10,26 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import OmegaConf
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf
 
-from soundingline.experiments.cells import Cells
+from soundingline.experiments.cells import SWEEPER, Cells
 from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
-    choice_of,
     composing,
     is_choice,
     key_of,
     merged,
+    plain_values,
+    register,
+    search_override,
+    value_of,
 )
 from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
@@ -37,7 +41,7 @@ from soundingline.toolkit.evaluation.published_tables import (
 )
 from soundingline.toolkit.evaluation.statistics import smallest_difference
 from soundingline.toolkit.llm.messages import Usage
-from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.prices import CostForecast, Price, forecast
 from soundingline.toolkit.obfuscation import VARIABLE
 
 CALLS, PROMPT, REPLY, CALL, SECONDS = 20.0, 1500, 250, 880, 10.0
@@ -87,19 +91,26 @@ class Model(NamedTuple):
         return billions * _PRECISION.get(form, 2.0)
 
 
-class ExperimentEstimate(NamedTuple):
-    """Tokens of a question, and dollars and hours of a cell with its repeats; None where
-    unknown."""
+class TypicalQuestion(NamedTuple):
+    """What one question takes: calls of tools, tokens, dollars (None: unknown) and seconds, and the
+    source of the dollars, or of the tokens where there are none."""
 
-    questions: int
-    repeats: int
     calls: float
     input: int
     cached: int
     output: int
     dollars: float | None
-    hours: float
-    source: str  # of the dollars, or of the tokens where there are none
+    seconds: float
+    source: str
+
+
+class ExperimentEstimate(NamedTuple):
+    """What a cell takes with its repeats, by a typical question."""
+
+    questions: int
+    repeats: int
+    typical: TypicalQuestion
+    total: CostForecast
 
 
 class Measured(NamedTuple):
@@ -120,6 +131,16 @@ class Measured(NamedTuple):
     seconds: float
 
 
+def _measured_question(run: Measured, price: Price) -> TypicalQuestion:
+    means = (round(tokens / run.requests) for tokens in (run.input, run.cached, run.output))
+    read, cached, written = means  # of a request
+    cost = price.cost(Usage(input=read, cached=cached, output=written))
+    dollars = None if cost is None else cost * run.requests
+    tokens = round(run.input), round(run.cached), round(run.output)
+    source = f"measured on {run.questions:,} questions of {run.run}"
+    return TypicalQuestion(run.calls, *tokens, dollars, run.seconds, source)
+
+
 def measured_runs(runs: Path) -> list[Measured]:
     """The evaluated runs of agents with a model below a folder of runs, whose tokens are known."""
     measured = []
@@ -138,111 +159,55 @@ def measured_runs(runs: Path) -> list[Measured]:
     return measured
 
 
-class Option(NamedTuple):
-    """What the file of an option holds, with the files that it includes.
-
-    - `values`: its settings. References to other settings are not resolved.
-    - `choices`: the options that it chooses elsewhere, as `group/name` by key; None for none.
-    """
+class Composition(NamedTuple):
+    """A composed configuration: its `values`, in which references to other settings are not
+    resolved, and its `choices`, the name of the chosen option by key, such as `rewriter_llm`."""
 
     values: dict[str, Any]
-    choices: dict[str, str | None]
+    choices: dict[str, str]
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Composition:
+        """That of a configuration with Hydra's own part."""
+        choices = config.hydra.runtime.choices.items()
+        named = {str(k).rpartition("@")[2]: str(name) for k, name in choices if name is not None}
+        return cls(plain_values(config, resolve=False), named)
 
 
-class OptionFiles:
-    """The options of `conf/` and of the folders in `search_path`, read without Hydra, which needs
-    0.2 seconds for each of the many configurations that a list of all experiments depends on.
-
-    It follows lists of defaults as Hydra does, for the forms that `conf/` uses.
-    """
+class Compositions:
+    """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
+    choices once, which takes 0.1 to 0.2 seconds: 100 of them for the list of all experiments."""
 
     def __init__(self, search_path: Sequence[str] = ()) -> None:
-        self._folders = [CONF, *(Path(each.removeprefix("file://")) for each in search_path)]
-        self._contents: dict[str, dict[str, Any]] = {}
-        self._options: dict[str, Option] = {}
+        register()
+        self._search_path = search_path
+        self._composed: dict[frozenset[str], Composition] = {}
 
-    def option(self, path: str) -> Option:
-        """An option by its group and name, such as `llm/vllm/gpt_oss_20b`."""
-        if path not in self._options:
-            self._options[path] = self._merged(path, path.partition("/")[0], {})
-        return self._options[path]
+    def of(self, words: Sequence[str]) -> Composition:
+        """The configuration of these overrides, of which the last one of a key counts."""
+        last = {key_of(word): word for word in words if "=" in word and word[0] != "~"}
+        chosen = frozenset(filter(is_choice, last.values()))
+        if chosen not in self._composed:
+            self._composed[chosen] = self._compose(chosen)
+        values, choices = self._composed[chosen]
+        for key in last.keys() - set(map(key_of, chosen)):
+            value = value_of(last[key])
+            for part in reversed(key.split(".")):
+                value = {part: value}
+            values = merged(values, value)
+        return Composition(values, choices)
 
-    def compose(
-        self, choices: Mapping[str, str | None] = {}, values: Mapping[str, Any] = {}
-    ) -> dict[str, Any]:
-        """The root configuration with these options, as `group/name` by key, and these values."""
-        root, chosen = self._content(ROOT_CONFIG), self.chosen(choices)
-        config = {key: value for key, value in root.items() if key != "defaults"}
-        for key, path in chosen.items():
-            group, _, inner = key.partition(".")
-            if inner and group in config:
-                parts = {k.removeprefix(f"{group}."): p for k, p in chosen.items()}
-                config[group] = self._merged(chosen[group] or "", group, parts).values
-            elif not inner:
-                config[group] = self.option(path).values if path else None
-        return merged(config, values)
+    def _compose(self, chosen: Iterable[str]) -> Composition:
+        with composing():
+            overrides = [*search_override(self._search_path), *sorted(chosen)]
+            config = compose(ROOT_CONFIG, overrides=overrides, return_hydra_config=True)
+        return Composition.of(config)
 
-    def chosen(self, choices: Mapping[str, str | None]) -> dict[str, str | None]:
-        """The option of every group, as `group/name` by key, where these are chosen."""
-        root = self._content(ROOT_CONFIG)["defaults"]
-        every = [read_default(each) for each in root if not isinstance(each, str)]
-        chosen = {key: path for override, key, path in every if not override} | dict(choices)
-        fixed = set(choices)
-        for key in reversed(list(chosen)):  # Hydra lets the choices of later options win
-            for other, path in self.option(chosen[key] or "").choices.items():
-                if other not in fixed:
-                    chosen[other] = path
-                    fixed.add(other)
-        return chosen
-
-    def _merged(self, path: str, folder: str, replaced: Mapping[str, str | None]) -> Option:
-        """`folder` is where the files are that this one includes; `replaced` chooses other options
-        for its parts."""
-        content = dict(self._content(path))
-        defaults = content.pop("defaults", None) or []
-        everywhere = path.startswith(("experiment/", "scale/"))
-        own: dict[str, str | None] = {}
-        parts: dict[str, str | None] = {}
-        for override, key, chosen in map(read_default, defaults):
-            if override:
-                elsewhere = everywhere or key.startswith("_global_.")
-                (own if elsewhere else parts)[key.removeprefix("_global_.")] = chosen
-        parts |= replaced
-        values: dict[str, Any] = {}
-        choices: dict[str, str | None] = {}
-        for entry in [*defaults, *(() if "_self_" in defaults else ["_self_"])]:
-            override, key, chosen = read_default(entry)
-            if entry == "_self_":
-                values = merged(values, content)
-            elif isinstance(entry, str):
-                name = entry.partition("@")[0]
-                file = name[1:] if name[0] == "/" else f"{folder}/{name}"
-                part = self._merged(file, file.rpartition("/")[0], parts)
-                values, choices = merged(values, part.values), choices | part.choices
-            elif not override and (nested := parts.get(key, chosen)):
-                values = merged(values, {key: self.option(nested).values})
-        return Option(values, choices | own)
-
-    def text(self, path: str) -> str:
-        """Of the first folder that has the option's file; empty where none has."""
-        files = (folder / f"{path}.yaml" for folder in self._folders)
-        file = next((each for each in files if path and each.is_file()), None)
-        return file.read_text(encoding="utf-8") if file else ""
-
-    def _content(self, path: str) -> dict[str, Any]:
-        if path not in self._contents:
-            content: Any = OmegaConf.to_container(OmegaConf.create(self.text(path)))
-            self._contents[path] = content or {}
-        return self._contents[path]
-
-
-def read_default(entry: Any) -> tuple[bool, str, str | None]:
-    """Whether an entry of a list of defaults overrides another, its key, and the option it
-    chooses."""
-    ((group, name),) = entry.items() if isinstance(entry, Mapping) else [(str(entry), None)]
-    override = group.startswith("override ")
-    group, _, package = group.removeprefix("override ").strip().lstrip("/").partition("@")
-    return override, package or group, f"{group}/{name}" if name else None
+    def text(self, option: str) -> str:
+        """The file of an option, such as `llm/gpt-5.5`; empty where it has none."""
+        folders = [CONF, *(Path(each.removeprefix("file://")) for each in self._search_path)]
+        files = (folder / f"{option}.yaml" for folder in folders)
+        return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")
 
 
 def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
@@ -273,8 +238,10 @@ class ExperimentPlan:
         config: its values.
         choices: the option of each group.
         cells: the overrides of each cell, as `overrides_of_cells` gives them.
-        files: the options that cells choose from.
+        compositions: of the options that cells choose.
         measured: what runs on disk have taken.
+        questions: the number of questions of a cell; None for the published one, or that of a whole
+            benchmark where it is known.
     """
 
     def __init__(
@@ -282,29 +249,28 @@ class ExperimentPlan:
         config: Mapping[str, Any],
         choices: Mapping[str, str],
         cells: Sequence[Sequence[str]],
-        files: OptionFiles,
+        compositions: Compositions,
         measured: Sequence[Measured] = (),
+        questions: int | None = None,
     ) -> None:
-        self.config, self.cells = config, cells
-        self._choices, self._files, self._measured = choices, files, measured
+        self.config, self.cells, self._asked = config, cells, questions
+        self._choices, self._compositions, self._measured = choices, compositions, measured
         self.models = [self._models(cell) for cell in self.cells]
 
     @classmethod
     def of(
-        cls, name: str, files: OptionFiles, measured: Sequence[Measured] = ()
+        cls, name: str, compositions: Compositions, measured: Sequence[Measured] = ()
     ) -> tuple[ExperimentPlan, int]:
         """The plan of the experiment of this name, and the number of cells of its laptop form."""
-        option = files.option(f"experiment/{name}")
-        config = files.compose(option.choices, option.values)
-        sweeper = option.values.get("hydra", {}).get("sweeper", {})
-        if "hydra/sweeper" in option.choices:  # which chooses cells as it goes
+        config, choices = compositions.of([f"experiment={name}"])
+        sweeper = config["hydra"]["sweeper"]
+        if sweeper["_target_"] != SWEEPER:  # which chooses cells as it goes
             sweeper = {}
         with composing() as loader:
-            forms = (Cells.read(sweeper, laptop=scale) for scale in (False, True))
-            cells, laptop = (form.named(loader) for form in forms)
-        chosen = files.chosen(option.choices)
-        choices = {key: path.partition("/")[2] for key, path in chosen.items() if path}
-        return cls(config, choices, cells, files, measured), len(laptop)
+            cells, laptop = (
+                Cells.read(sweeper, scale).named(loader) for scale in ("paper", "laptop")
+            )
+        return cls(config, choices, cells, compositions, measured), len(laptop)
 
     def _models(self, cell: Sequence[str]) -> dict[str, Model]:
         """The models of a cell: those of the configuration, with the options that it chooses. What
@@ -312,17 +278,16 @@ class ExperimentPlan:
         models = models_of(self.config)
         for word in filter(is_choice, cell):
             key = key_of(word)
-            if key in _WITHOUT_MODELS:
+            group = key.rpartition("@")[2]
+            if key in _WITHOUT_MODELS or "." in group:
                 continue
-            group = next((g for g in self.config if choice_of(g) == key), key)
             models.pop(group, None)
             models |= models_of(self._chosen(word))
         return models
 
     def _chosen(self, word: str) -> dict[str, Any]:
         """The configuration in which a cell's choice, such as `llm=gpt-5.5`, is the only one."""
-        _, key, path = read_default(dict([word.split("=", 1)]))
-        return self._files.compose({key: path})
+        return self._compositions.of([word]).values
 
     @property
     def published(self) -> PublishedTable | None:
@@ -333,7 +298,7 @@ class ExperimentPlan:
     def command(self, name: str) -> str:
         """The command that runs the experiment of this name, which the comment of its file states
         where it is another one than `run`."""
-        text = self._files.text(f"experiment/{name}")
+        text = self._compositions.text(f"experiment/{name}")
         stated = re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text)
         return stated[1] if stated else "run"
 
@@ -372,6 +337,37 @@ class ExperimentPlan:
     def _estimate(
         self, cell: Sequence[str], models: Mapping[str, Model]
     ) -> ExperimentEstimate | None:
+        values = dict(word.split("=", 1) for word in cell)
+        agent, llm, tool = (
+            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
+            for group in ("agent", "llm", "tool")
+        )
+        questions, repeats = self._questions, int(self.config["repeats"])
+        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
+            return None
+        price = Price.of_record(llm["price"])
+        if run := self._measurement(values, str(llm["model"])):
+            typical = _measured_question(run, price)
+        else:
+            typical = self._question_by_formula(self._published_row(values), tool, price, questions)
+        asked = questions * repeats
+        cost = {} if typical.dollars is None else {"dollars": typical.dollars}
+        seconds = asked * typical.seconds / self.config["concurrency"]
+        return ExperimentEstimate(questions, repeats, typical, forecast([cost], asked, seconds))
+
+    def _published_row(self, values: Mapping[str, str]) -> Mapping[str, Any]:
+        """The row of the paper's table for the cell with these values; empty without one."""
+        rows = self.published.cells if self.published else ()
+        matching = (
+            row
+            for row in rows
+            if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
+        )
+        return next(matching, {})
+
+    def _question_by_formula(
+        self, row: Mapping[str, Any], tool: Mapping[str, Any], price: Price, questions: int
+    ) -> TypicalQuestion:
         """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
         earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
         prompt + n (n + 1) / 2 call, of which fresh = prompt + n call.
@@ -381,62 +377,21 @@ class ExperimentPlan:
         cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share of cached tokens is
         then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end where that
         agent is told to answer, after 210. Enrichment, re-rankers and the judge do not count."""
-        values = dict(word.split("=", 1) for word in cell)
-        agent, llm, tool = (
-            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
-            for group in ("agent", "llm", "tool")
-        )
-        questions = self._questions
-        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
-            return None
-        repeats = int(self.config["repeats"])
-        asked = questions * repeats
-        if run := self._measurement(values, str(llm["model"])):
-            tokens = {"input": run.input, "cached": run.cached, "output": run.output}
-            one = Usage(**{k: round(n / run.requests) for k, n in tokens.items()})
-            cost = Price.of_record(llm["price"]).cost(one)
-            return ExperimentEstimate(
-                questions,
-                repeats,
-                run.calls,
-                round(run.input),
-                round(run.cached),
-                round(run.output),
-                None if cost is None else cost * run.requests * asked,
-                asked * run.seconds / self.config["concurrency"] / 3600,
-                f"measured on {run.questions:,} questions of {run.run}",
-            )
-        row: Mapping[str, Any] = next(
-            (
-                row
-                for row in (self.published.cells if self.published else ())
-                if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
-            ),
-            {},
-        )
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
-        origin = "by formula" if calls is CALLS else "by formula from the paper's calls"
+        source = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
         fresh = PROMPT + calls * added
         read = (calls + 1) * PROMPT + calls * (calls + 1) / 2 * added
         written = (calls + 1) * REPLY
-        usage = Usage(input=round(read), cached=round(read - fresh), output=round(written))
-        cost = Price.of_record(llm["price"]).cost(usage)
-        paper = row.get(RUN_DOLLARS)
+        tokens = round(read), round(read - fresh), round(written)
+        dollars = price.cost(Usage(input=tokens[0], cached=tokens[1], output=tokens[2]))
+        paper = None if self._asked else row.get(RUN_DOLLARS)  # of all its questions
+        if paper is not None:
+            dollars, source = float(paper) / questions, "the paper's figure"
         budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
-        return ExperimentEstimate(
-            questions,
-            repeats,
-            calls,
-            round(read),
-            round(read - fresh),
-            round(written),
-            paper * repeats if paper is not None else None if cost is None else cost * asked,
-            asked * seconds / self.config["concurrency"] / 3600,
-            "the paper's figure" if paper is not None else origin,
-        )
+        return TypicalQuestion(calls, *tokens, dollars, seconds, source)
 
     def _measurement(self, values: Mapping[str, str], model: str) -> Measured | None:
         """The run with the same benchmark, agent, tool and model that has the most questions."""
@@ -447,7 +402,10 @@ class ExperimentPlan:
 
     @property
     def _questions(self) -> int | None:
-        """The published number of questions, else that of a whole benchmark where it is known."""
+        """That of the constructor, else the published number, else that of a whole benchmark where
+        it is known."""
+        if self._asked:
+            return self._asked
         if self.published and self.published.questions:
             return self.published.questions
         return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))
@@ -457,9 +415,9 @@ class ExperimentPlan:
         known = [each for each in self.estimates() if each]
         if not known:
             return ""
-        hours = sum(each.hours for each in known)
-        priced = [each.dollars for each in known if each.dollars is not None]
-        origin = "; ".join(dict.fromkeys(each.source for each in known))
+        hours = sum(each.total.seconds for each in known) / 3600
+        priced = [each.total.dollars for each in known if each.total.dollars is not None]
+        origin = "; ".join(dict.fromkeys(each.typical.source for each in known))
         dollars = f"${sum(priced):,.0f}" if priced else "no bill for served models"
         dollars += f" ({origin})"
         if priced and len(priced) < len(self.cells):
@@ -490,18 +448,17 @@ class ExperimentPlan:
         )
 
     def formula(self) -> Iterator[str]:
-        """The numbers behind the estimate, one line for each cell."""
+        """The numbers of the estimate, one line for each cell."""
         for number, each in enumerate(self.estimates(), start=1):
             if each:
-                share = each.cached / each.input
-                dollars = "unknown price" if each.dollars is None else f"${each.dollars:,.2f}"
-                dollars += f" ({each.source})"
+                typical, total = each.typical, each.total
+                dollars = "unknown price" if total.dollars is None else f"${total.dollars:,.2f}"
                 repeats = f"{each.repeats} repeats x " if each.repeats > 1 else ""
                 yield (
                     f"estimate of cell {number}: {each.questions:,} questions x {repeats}"
-                    f"({each.calls:g} calls: {each.input:,} tokens in, {share:.0%} cached, "
-                    f"{each.output:,} out): {dollars}; "
-                    f"{each.hours:,.1f} hours"
+                    f"({typical.calls:g} calls: {typical.input:,} tokens in, "
+                    f"{typical.cached / typical.input:.0%} cached, {typical.output:,} out): "
+                    f"{dollars} ({typical.source}); {total.seconds / 3600:,.1f} hours"
                 )
 
 

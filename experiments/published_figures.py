@@ -30,7 +30,7 @@ from soundingline.toolkit.evaluation.published_tables import PublishedTable, rea
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.files import read_json
 from soundingline.toolkit.json_lines import read_json_lines
-from soundingline.toolkit.report.measures import describe, number
+from soundingline.toolkit.report.measures import look_up_measure, number
 from soundingline.toolkit.report.results import factor_value, recorded_count
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
@@ -153,7 +153,7 @@ def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
 
 def is_measure(column: str) -> bool:
     """Whether a column of published figures is a measure; the others are factors."""
-    return column == RUN_DOLLARS or bool(describe(column).definition)
+    return column == RUN_DOLLARS or bool(look_up_measure(column).definition)
 
 
 def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Tab
 def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator[str]:
     """What is known to make the figures of a run differ from the paper's."""
     config, manifest = run.manifest.get("config", {}), run.manifest
-    if config.get("laptop"):
+    if config.get("scale") == "laptop":
         yield "a laptop run: generated questions, and an agent without a model"
     benchmark = manifest.get("benchmark", {}).get("option")
     if published.benchmark not in (None, benchmark):
@@ -289,7 +289,7 @@ def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator
     vllm, paper = served or manifest.get("versions", {}).get("vllm"), published.vllm
     if paper and vllm and vllm.split(".")[:2] != paper.split("."):
         yield f"vLLM is {vllm}, the paper ran {paper}"
-    elif paper and not vllm and not config.get("laptop"):
+    elif paper and not vllm and config.get("scale") != "laptop":
         yield f"the version of vLLM is not recorded, the paper ran {paper}"
     if failed := run.counts.get("failed"):
         yield f"{failed:,} questions failed, and count as wrong"
@@ -313,11 +313,11 @@ def judge_of(folder: RunFolder) -> str:
         head, *_ = read_json_lines(recorded)
     except ValueError:  # there is no such file, or its first line is damaged
         return "unknown"
-    return str(head["model"]).partition("@")[0]  # the hash of weights is behind the name
+    return str(head["model"]).partition("@")[0]  # the hash of weights follows the name
 
 
 def _shown(figure: PublishedFigure) -> tuple[str, ...]:
-    digits = 2 if figure.measure == RUN_DOLLARS else describe(figure.measure).digits
+    digits = 2 if figure.measure == RUN_DOLLARS else look_up_measure(figure.measure).digits
     difference, low, high = figure.replication or (None, None, None)
     return (
         figure.measure,
@@ -344,7 +344,7 @@ def _conclusion(
         return f"{same} of {len(tested)} published values are those of the released runs."
     text = f"{same} of {len(tested)} published values are consistent with ours"
     questions = published.questions
-    no_evidence = f"{text}. This is no evidence on the paper's result"
+    no_evidence = f"{text}. This is not evidence on the paper's result"
     if questions is None:
         return (
             f"{no_evidence}, because the experiment does not state how many questions the paper "

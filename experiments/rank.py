@@ -17,6 +17,8 @@ from typing import Any
 import pandas as pd
 import pyterrier as pt
 
+from soundingline.agents.base import Budget
+from soundingline.experiments.build import make
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
@@ -170,7 +172,7 @@ def keep_rewrites(
 ) -> dict[str, dict[str, float]]:
     """Write each query as it was, as it was rewritten, and what happened on the way to
     `rewrites.jsonl`. Returns, by question with accepted answers, how many rewritten queries contain
-    one that the question lacks, as a measure. Nothing without a rewriter."""
+    one that is missing from the question, as a measure. Nothing without a rewriter."""
     by_query: dict[str, list[Mapping[str, str]]] = {}
     for row in rewrites(notes):
         by_query.setdefault(row["raw"], []).append(row)
@@ -192,26 +194,27 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         write_quoting(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def rank(settings: Settings, prepared: PipelineOpener | None = None) -> EvaluatedRun:
+def rank(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
     """Rank the questions of a benchmark with a pipeline, without an agent.
 
     Measures come from `ir_measures`; the run is written like any other, so that
     `soundingline compare` takes it. A benchmark without judgements gives `run.trec`, and no
-    measures. `prepared` gives the pipeline if it has been opened already.
+    measures. `opened` gives the pipeline if it has been opened already.
     """
     config = settings.config
     if not config.measures:
         raise InputError("measures=[] names no measure", do="name one, or leave measures= out")
     parse_measures(list(config.measures))
     folder = run_folder(settings, cell_name(settings, RANKING))
-    built = prepared() if prepared else build_pipeline(config)
+    budget: Budget = make(config.budget)
+    built = opened() if opened else build_pipeline(config, budget)
     measures = with_list_measures(list(config.measures), built.benchmark.targets)
     shown = [*config.measures, *(LIST_HEADLINE if len(measures) > len(config.measures) else ())]
     if built.obfuscated:
         obfuscate_cells(settings)
     prints = fingerprints(settings, built, RANKING)
     chosen = {**factors(settings, RANKING), "agent": "none"}
-    with open_run(settings, folder, prints, chosen) as run:
+    with open_run(settings, folder, prints, chosen, budget) as run:
         folder = run.folder
         # A finished ranking that is made again is the same.
         timed = "periods" not in folder.manifest()
@@ -222,7 +225,7 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
             seconds = time.monotonic() - began
         ranked, judged = topics_to_rank(built.benchmark)
         of_query = query_costs(built.stages, counted, seconds, len(ranked))
-        index = built.prepared.build_seconds()
+        index = built.collection.build_seconds()
         folder.note_costs(
             {
                 **({"index_seconds": index} if index else {}),
@@ -238,7 +241,7 @@ def rank(settings: Settings, prepared: PipelineOpener | None = None) -> Evaluate
         covered = answer_coverage(
             evaluation.rankings,
             {topic.qid: answers.get(topic.qid, ()) for topic in ranked},
-            partial(texts_in, built.prepared.store),
+            partial(texts_in, built.collection.store),
         )
         evaluation = evaluation.with_values({**evaluation.per_question, **guessed, **covered})
         write_evaluation(folder.path, evaluation, state=folder.state())

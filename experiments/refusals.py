@@ -28,7 +28,7 @@ from soundingline.experiments.config import (
     unknown_key,
 )
 from soundingline.toolkit.console import users_frame
-from soundingline.toolkit.errors import InputError, did_you_mean
+from soundingline.toolkit.errors import InputError, did_you_mean, our_name
 from soundingline.toolkit.llm.errors import ModelError, Unreachable
 from soundingline.toolkit.redaction import REDACTED, VARIABLE, find_secrets
 
@@ -187,6 +187,6 @@ def _with_valid_keys(error: BaseException, key: str) -> str:
         return str(no_such_key(key, ROOTS))
     keys = node if isinstance(node, DictConfig) else ()
     valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
-    do = did_you_mean(name, valid, prefix=f"{option}.")
-    what = f"{key!r} is no argument of the chosen {option}"
+    do = did_you_mean(name, valid, prefix=f"{option}.") or our_name(name, key)
+    what = f"{key!r} is not an argument of the chosen {option}"
     return str(InputError(what, valid=", ".join(valid), do=do))

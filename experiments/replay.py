@@ -12,7 +12,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
-from soundingline.experiments.build import make_search_tool
+from soundingline.agents.base import Budget
+from soundingline.experiments.build import make, make_search_tool
 from soundingline.experiments.config import Settings, key_of
 from soundingline.experiments.evaluate import compare_folders
 from soundingline.experiments.naming import (
@@ -153,7 +154,8 @@ def replay_run(settings: Settings, run: Path) -> None:
     check_int("concurrency", config.concurrency)
     search_tool = make_search_tool(config.tool)
     folder = cell_folder(root, cell_name(settings, REPLAYED))
-    built = build_pipeline(config, benchmark)
+    budget: Budget = make(config.budget)
+    built = build_pipeline(config, budget, benchmark)
     search_tool, operator_prints = with_literature_tools(search_tool, built, config)
     described = dict(manifest.get("factors", {}))
     same = {name: value for name, value in described.items() if name.startswith("benchmark")}
@@ -165,10 +167,10 @@ def replay_run(settings: Settings, run: Path) -> None:
     }
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     evidence = relevant_documents(benchmark.qrels.get("evidence", {}))
-    replaying = Replaying(backend, built.prepared.store, search_tool, evidence)
+    replaying = Replaying(backend, built.collection.store, search_tool, evidence)
     of_benchmark = manifest.get("benchmark") or {}
     (root / RECORDED).mkdir(parents=True, exist_ok=True)  # from here on a folder of replays
-    with open_run(settings, folder, prints, chosen, of_benchmark) as context:
+    with open_run(settings, folder, prints, chosen, budget, of_benchmark) as context:
         with context.running(built.stages, parts_of(search_tool, built)):
             replaying.replay(recorded, config.concurrency)
         write_json(folder.path / "replay.json", replaying.calls)

@@ -30,7 +30,7 @@ from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ERRORS
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel
-from soundingline.toolkit.llm.prices import estimate
+from soundingline.toolkit.llm.prices import forecast
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
 from soundingline.toolkit.search.session import SearchTool
@@ -55,7 +55,7 @@ class Progress:
         self.trajectories = 0
         self.costs: list[Mapping[str, float]] = []  # of the first questions, which bounds it
         self.ledger = ledger
-        self._warnings: list[str] = []  # the first ones, likewise
+        self._warnings: list[str] = []  # the first ones
         self._more_warnings = self._failed = self._judged = self._right = 0
         self._calls = Counter[str]()  # by the code of the refusal, which is empty for the others
         self._accepted = accepted
@@ -148,32 +148,11 @@ def fallbacks(counted: Mapping[str, Mapping[str, float]]) -> list[str]:
     ]
 
 
-def expected(costs: Sequence[Mapping[str, float]], questions: int) -> str:
-    """What `questions` will take, judged by the first of them: money, input and output tokens."""
-    parts = []
-    for name, sign in (("dollars", "$"), ("input_tokens", ""), ("output_tokens", "")):
-        values = [cost[name] for cost in costs if name in cost]
-        if not values or len(values) < len(costs) or not any(values):
-            continue
-        guess = estimate(values, questions)
-        form = ",.2f" if sign else ",.0f"
-        spread = ""
-        if guess.low is not None and guess.high is not None:
-            spread = f" ({sign}{guess.low:{form}} to {sign}{guess.high:{form}})"
-        unit = "" if sign else f" {name.replace('_', ' ')}"
-        parts.append(f"{sign}{guess.total:{form}}{spread}{unit}")
-    return "; ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """`12.5 minutes`, or `3.0 hours`."""
-    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{seconds / 60:.1f} minutes"
-
-
-def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
+def repeat_agents(config: DictConfig, budget: Budget) -> list[Agent]:
     """The agents that ask the questions for the first time, the second time, and so on: equal but
     for `seed`, where the option has one, which is raised by one with each repeat. `InputError`
     where nothing can differ between repeats: no seed, and no model whose replies are not kept."""
+    repeats = config.repeats
     check_int("repeats", repeats)
     option = config.agent.copy()
     agents: list[Agent] = []
@@ -189,11 +168,13 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
         )
     asks_model = first.requires_llm or (first.accepts_llm and config.llm is not None)
     # A stage asks its model again where it samples, or where its replies are not cached.
-    asks_anew = asks_model or any(
-        config.paths.caches is None or is_sampled(stage_model(config, role_of(group)).settings)
+    differs = repeats == 1 or option.get("seed") is not None or asks_model
+    asks_anew = differs or any(
+        config.paths.caches is None
+        or is_sampled(stage_model(config, role_of(group), budget).settings)
         for group in asking_groups(config)
     )
-    if repeats > 1 and option.get("seed") is None and not asks_anew:
+    if not asks_anew:
         raise InputError(
             f"repeats={repeats}, and {type(first).__name__} would do the same each time",
             valid="an agent that asks a language model, or has a seed",
@@ -204,7 +185,7 @@ def repeat_agents(config: DictConfig, repeats: int) -> list[Agent]:
 
 def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Agent:
     """The agent, bound to its budget; `InputError` where it cannot work with the model (which need
-    not run yet), or lacks one."""
+    not run yet), or if one is missing."""
     if agent.requires_llm and llm is None:
         raise InputError(
             "the agent asks a language model, and none is chosen",
@@ -332,10 +313,15 @@ class RolloutRunner:
         self.tally.add(trajectory)
 
     async def answer_all(
-        self, rollouts: Sequence[Rollout], first: int, model: ChatModel | None = None
+        self,
+        rollouts: Sequence[Rollout],
+        first: int,
+        model: ChatModel | None = None,
+        check: Callable[[Sequence[Trajectory]], Any] = lambda trajectories: None,
     ) -> None:
         """Answer all questions, the `first` few before the others, after which a line tells what
-        the rest will take; `model` is closed at the end."""
+        the rest will take, and `check` is given their trajectories; an exception that it raises
+        ends the run. `model` is closed at the end."""
         loop = asyncio.get_running_loop()
         # Tools and writes run in threads. More than there are questions, because a search that its
         # question no longer waits for still holds one.
@@ -344,10 +330,13 @@ class RolloutRunner:
             if 0 < first < len(rollouts):
                 began = loop.time()
                 await self.answer(rollouts[:first])
-                if estimated := expected(self.tally.costs, len(rollouts)):
-                    took = duration((loop.time() - began) / first * len(rollouts))
-                    line = f"{len(rollouts)} questions, judged by the first {first}: {estimated}"
-                    self._tell(f"{line}; about {took}")
+                seconds = (loop.time() - began) / first * len(rollouts)
+                expected = forecast(self.tally.costs, len(rollouts), seconds)
+                if amounts := str(expected):
+                    line = f"{len(rollouts)} questions, judged by the first {first}: {amounts}"
+                    self._tell(f"{line}; about {expected.duration}")
+                parts = [(self._folder.repeat(one.repeat), one.topic) for one in rollouts[:first]]
+                check([ended for part, topic in parts if (ended := part.read(topic.qid))])
                 rollouts = rollouts[first:]
             await self.answer(rollouts)
         finally:

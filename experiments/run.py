@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from soundingline.agents.base import Agent, Budget
-from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import declares, language_model, make, make_search_tool
 from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import NO_OPTION, Settings, key_of
-from soundingline.experiments.evaluate import check_judge, evaluated, judges_by_model
+from soundingline.experiments.evaluate import evaluated, make_judge
 from soundingline.experiments.naming import cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
     BoundPipeline,
     PipelineOpener,
     Stages,
     build_pipeline,
+    index_statistics,
     parts_of,
-    statistics,
     with_literature_tools,
+)
+from soundingline.experiments.preflight import (
+    CheckReport,
+    check_before,
+    check_first_questions,
+    print_findings,
+    stop_at,
 )
 from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
@@ -37,21 +44,15 @@ from soundingline.experiments.rollouts import (
     resources,
     simulated_reader,
 )
-from soundingline.experiments.run_context import RunContext, open_run, running
-from soundingline.experiments.sweep import obfuscate_cells
+from soundingline.experiments.run_context import Components, RunContext, open_run, running
+from soundingline.experiments.sweep import cells_folder, obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
-from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, LiveNote, print_next, progress_bar
+from soundingline.toolkit.console import Console, LiveNote, TimeLeft, print_next, progress_bar
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
-from soundingline.toolkit.llm.blocking import (
-    run_coroutine,
-    version_of_server,
-    weights_fingerprint,
-)
-from soundingline.toolkit.llm.client import LanguageModel
+from soundingline.toolkit.llm.blocking import run_coroutine, version_of_server, weights_fingerprint
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
@@ -61,25 +62,36 @@ from soundingline.toolkit.tokens import load_tokenizer
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
 
 
-@dataclass(frozen=True)
-class Components:
-    """What answers the questions: one agent for each repeat, its language model and budget, the
-    pipeline, and the search tool with what counts in it."""
+def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
+    """Answer the questions of a benchmark with an agent that searches through a pipeline, and
+    evaluate the run.
 
-    agents: Sequence[Agent]
-    llm: LanguageModel | None
-    budget: Budget
-    built: BoundPipeline
-    search_tool: SearchTool
-    backend: PipelineBackend
-    parts: Mapping[str, Any]
-    simulated_reader: SimulatedReader | None = None
-
-    def session(self, qid: str) -> SearchTool:
-        """The search tool for one question."""
-        backend, store = self.backend.for_question(qid), self.built.prepared.store
-        matching = matching_of(self.built.parts.get("retriever"))
-        return self.search_tool.open(backend, store, matching=matching)
+    One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
+    an interrupted run.
+    """
+    # `opened` gives the pipeline if it has been opened already.
+    config = settings.config
+    check_int("concurrency", config.concurrency)
+    parse_measures(list(config.measures))
+    check_stand_in(settings)
+    folder = run_folder(settings, cell_name(settings))
+    this, prints = make_components(settings, opened)
+    chosen = factors(settings)
+    with open_run(settings, folder, prints, chosen, this.budget, question_cap=True) as context:
+        folder = context.folder
+        last = answer(this, context, settings)
+        if last and this.judge.llm:
+            # Judging costs money, and the answers may change once the fault is corrected.
+            raise stopped(last, context, this)
+        cell = evaluate_answers(this, context, settings)
+    report(cell, folder, config.repeats)
+    if opened is None and not settings.multirun:  # neither in Python nor in a sweep
+        page = folder.path / PAGE
+        view = f"open {page}, or " if page.is_file() else ""
+        print_next(f"{view}soundingline compare {folder.path} ANOTHER_RUN")
+    if last:
+        raise stopped(last, context, this)
+    return cell
 
 
 def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
@@ -94,85 +106,100 @@ def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
         )
 
 
-def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
-    """Answer the questions of a benchmark with an agent that searches through a pipeline, and
-    evaluate the run.
+def preflight(settings: Settings) -> None:
+    """Check what a run with the same arguments would use, before it spends money: the servers of
+    language models, prompt and tools, the judge, the collection, and the machine.
 
-    One cell, or with `-m` a sweep of cells, each in its own run folder. The same command continues
-    an interrupted run.
+    It takes at most 60 seconds and 20 requests, and writes nothing. `soundingline run` makes the
+    same checks by itself (`preflight.check`), and for all cells of a sweep (`run -m`) once.
     """
-    # `opened` gives the pipeline if it has been opened already.
-    config = settings.config
-    check_int("concurrency", config.concurrency)
-    parse_measures(list(config.measures))
-    check_judge(config)
-    check_stand_in(settings)
-    folder = run_folder(settings, cell_name(settings))
-    this, prints = components(settings, opened)
-    with open_run(settings, folder, prints, factors(settings), question_cap=True) as context:
-        folder = context.folder
-        last = answer(this, context, settings)
-        if last and judges_by_model(config):
-            # Judging costs money, and the answers may change once the fault is corrected.
-            raise stopped(last, context, this)
-        cell = evaluate_answers(this, context, settings)
-    report(cell, folder, config.repeats)
-    if opened is None and not settings.multirun:  # neither in Python nor in a sweep
-        page = folder.path / PAGE
-        view = f"open {page}, or " if page.is_file() else ""
-        print_next(f"{view}soundingline compare {folder.path} ANOTHER_RUN")
-    if last:
-        raise stopped(last, context, this)
-    return cell
+    this, prints = make_components(settings)
+    settings.config.logger = None
+    with TemporaryDirectory() as scratch:
+        folder = RunFolder(Path(scratch) / "run")
+        chosen = factors(settings)
+        made = open_run(settings, folder, prints, chosen, this.budget, question_cap=True)
+        with (
+            made as context,
+            context.running(this.built.stages, this.parts, this.llm),
+            running(this.llm, folder.path / "server.log", context.servers) as served,
+        ):
+            done = check_before(this, context, settings, served.get("model"))
+    Console().print(passed(done), highlight=False)
 
 
-def components(
+def passed(done: CheckReport) -> str:
+    """`preflight passed: 4 checks, 2.1 seconds, 9 requests, $0.0123`."""
+    checks, seconds = f"{done.checks} checks", f"{done.seconds:.1f} seconds"
+    return f"preflight passed: {checks}, {seconds}, {done.requests} requests, ${done.dollars:.4f}"
+
+
+def make_components(
     settings: Settings, opened: PipelineOpener | None = None
 ) -> tuple[Components, dict[str, str]]:
-    """What answers the questions of a run, and the fingerprints of all that must be equal when the
-    run is resumed. `InputError` for parts that do not fit together; nothing is written before."""
+    """What answers the questions of a run, and its fingerprints. `InputError` for parts that do not
+    fit together, after which nothing was written. `opened` gives the pipeline if it has been opened
+    already."""
     config = settings.config
-    agents, search_tool = repeat_agents(config, config.repeats), make_search_tool(config.tool)
-    agent = agents[0]
-    llm = language_model(config, "llm") if agent.accepts_llm else None
-    budget = make(config.budget)
+    budget: Budget = make(config.budget)
+    judge = make_judge(config, budget)
+    agents, search_tool = repeat_agents(config, budget), make_search_tool(config.tool)
+    llm = language_model(config, "llm") if agents[0].accepts_llm else None
     if llm is not None:
         budget = replace(budget, context_window=llm.context_window)
-    agent = check_agent(agent, llm, budget)
-    searched = agent.calls_tools
-    built = opened() if opened and searched else build_pipeline(config, searched=searched)
-    if built.obfuscated:
-        obfuscate_cells(settings)
+    agent = check_agent(agents[0], llm, budget)
+    built = _pipeline(settings, budget, opened, searched=agent.calls_tools)
     check_removal(built.benchmark, search_tool)
-    reader = simulated_reader(agent, built.benchmark, partial(texts_in, built.prepared.store))
-    tool_fingerprints: dict[str, str] = {}
+    reader = simulated_reader(agent, built.benchmark, partial(texts_in, built.collection.store))
+    of_tool: dict[str, str] = {}
     if agent.calls_tools:
-        search_tool, tool_fingerprints = with_literature_tools(search_tool, built, config)
+        search_tool, of_tool = with_literature_tools(search_tool, built, config)
     else:
         built = replace(built, stages=Stages({}))
     backend = PipelineBackend(built.pipeline, built.segmenter.name)
     parts = parts_of(search_tool, built)
-    this = Components(agents, llm, budget, built, search_tool, backend, parts, reader)
-    # A tool that cannot make a session, or none for this agent, fails before anything is written.
+    this = Components(agents, llm, budget, built, search_tool, backend, parts, judge, reader)
+    return this, _fingerprints(this, agent, settings, of_tool)
+
+
+def _fingerprints(
+    this: Components, agent: Agent, settings: Settings, of_tool: Mapping[str, str]
+) -> dict[str, str]:
+    """The fingerprints of all that must be equal when the run is resumed, with those of the tool's
+    operators. `InputError` for a tool that cannot make a session, or none for this agent."""
     session = this.session("")
     agent.check_tool(session)
-    prints = {**fingerprints(settings, built), **agent.fingerprints, **tool_fingerprints}
-    if search_tool.tokenizer is not None:
-        prints["tool.tokenizer"] = load_tokenizer(search_tool.tokenizer).fingerprint
-    if weights := weights_fingerprint(llm):
+    prints = {**fingerprints(settings, this.built), **agent.fingerprints, **of_tool}
+    if this.search_tool.tokenizer is not None:
+        prints["tool.tokenizer"] = load_tokenizer(this.search_tool.tokenizer).fingerprint
+    if weights := weights_fingerprint(this.llm):
         prints["llm.content"] = weights
-    return this, {**prints, **agent.tool_fingerprints(session)}
+    return {**prints, **agent.tool_fingerprints(session)}
+
+
+def _pipeline(
+    settings: Settings, budget: Budget, opened: PipelineOpener | None, *, searched: bool
+) -> BoundPipeline:
+    """The pipeline that was opened, or that of the configuration."""
+    if opened and searched:
+        built = opened()
+    else:
+        built = build_pipeline(settings.config, budget, searched=searched)
+    if built.obfuscated:
+        obfuscate_cells(settings)
+    return built
 
 
 def evaluate_answers(this: Components, context: RunContext, settings: Settings) -> EvaluatedRun:
     """Evaluate the answers of a run, and note what does not depend on their number."""
     built, tool = this.built, this.search_tool
-    costs = {"once": corpus_costs(built.parts), "index_seconds": built.prepared.build_seconds()}
+    costs = {"once": corpus_costs(built.parts), "index_seconds": built.collection.build_seconds()}
     context.folder.note_costs({when: numbers for when, numbers in costs.items() if numbers})
     return evaluated(
         context.folder,
         built.benchmark,
         settings.config,
+        this.judge,
         context.ledger,
         context.servers,
         tool.operators.passages if isinstance(tool, Literature) else None,
@@ -185,7 +212,7 @@ def check_stand_in(settings: Settings) -> None:
     that one."""
     experiment = settings.choices.get("experiment", "null")
     named = any(key_of(override) == "agent" for override in settings.overrides)
-    if not settings.config.laptop or named or experiment in NO_OPTION:
+    if settings.config.scale != "laptop" or named or experiment in NO_OPTION:
         return
     paper = Settings.compose([f"experiment={experiment}"], settings.search_path)
     option = paper.config.agent
@@ -226,8 +253,12 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         progress_bar() as progress,
     ):
         folder.note_servers({"llm": version_of_server(served.get("model"))})
-        index = statistics(this.built) if this.agents[0].reads_document_frequencies else {}
-        shared = {**index, "resolver": this.built.prepared.resolver, **served, "ledger": ledger}
+        asks_model = bool(this.llm or this.built.stages.models)
+        if config.preflight.check and asks_model:
+            memory = cells_folder(settings) if settings.multirun else None
+            check_before(this, context, settings, served.get("model"), memory)
+        index = index_statistics(this.built) if this.agents[0].reads_document_frequencies else {}
+        shared = {**index, "resolver": this.built.collection.resolver, **served, "ledger": ledger}
         shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
 
         def rounds(repeat: int, name: str) -> RoundsFile:
@@ -237,21 +268,43 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         for repeat, agent in enumerate(this.agents, start=1):
             own = {**shared, "rounds": partial(rounds, repeat)}
             agents.append(agent.bind(resources(this.llm, this.budget, repeat=repeat, **own)))
-        tally = Progress(ledger, benchmark.answers, lambda line: progress.advance(task))
+        left = TimeLeft(len(pending), config.concurrency)
+
+        def advance(line: str) -> None:
+            left.end_one()
+            progress.advance(task)
+
+        tally = Progress(ledger, benchmark.answers, advance)
         # A question may take minutes, and its tokens are counted with each of its replies.
         note = LiveNote(tally.line)
-        task = progress.add_task(f"Answering ({folder.name})", total=len(pending), note=note)
+        name = f"Answering ({folder.name})"
+        task = progress.add_task(name, total=len(pending), note=note, left=left)
         show = partial(progress.console.print, soft_wrap=True)
         runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
-        first = config.preflight if this.llm or this.built.stages.models else 0
+        first = config.preflight.questions if asks_model else 0
+        check = partial(check_first, this, context, config.preflight.stop)
         try:
-            run_coroutine(runner.answer_all(pending, first, served.get("model")))
+            run_coroutine(runner.answer_all(pending, first, served.get("model"), check))
         except KeyboardInterrupt:
             done = total - len(pending) + tally.trajectories
             raise KeyboardInterrupt(f"{done:,} of {total:,} questions are done") from None
     for line in (*tally.closing(), *fallbacks(counted)):
         console.print(line)
     return runner.stopped
+
+
+def check_first(
+    this: Components, context: RunContext, stop: bool, trajectories: Sequence[Trajectory]
+) -> None:
+    """Print what the first questions show. `InputError` for a fault if nobody watches the run (its
+    standard error is not a terminal) and it costs money."""
+    calls = bool(this.llm) and this.agents[0].calls_tools and bool(this.session("").specs())
+    answers = this.built.benchmark.answers
+    found = check_first_questions(trajectories, answers, calls_tools=calls)
+    unattended = not Console(stderr=True).is_terminal
+    paid = context.ledger.total.dollars > 0
+    print_findings(found)
+    stop_at(found, f"the run {context.folder.path}", stop=stop and unattended and paid)
 
 
 def report(cell: EvaluatedRun, folder: RunFolder, repeats: int) -> None:

@@ -4,23 +4,33 @@ requests, the servers that it may share, and the counts of its stages."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from soundingline.agents.base import Agent, Budget
+from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.loggers import log_folder
 from soundingline.experiments.naming import claim_cell
-from soundingline.experiments.pipeline import Stages, chosen_parameters, stage_counts
+from soundingline.experiments.pipeline import (
+    BoundPipeline,
+    Stages,
+    chosen_parameters,
+    stage_counts,
+)
 from soundingline.experiments.recorded import recorded_option
+from soundingline.pipelines.backend import PipelineBackend
+from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
 from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.search.session import SearchTool
 
 # The servers of a sweep, in the process that runs its cells. They end with the sweep
 # (`end_servers`), or else with the process.
@@ -77,12 +87,44 @@ class RunContext:
             self.folder.add_counts(counted)
 
 
+class RunJudge(NamedTuple):
+    """The judge of runs, its language model (None: it asks none), and the dollars that the command
+    line lets a run spend (None: no cap)."""
+
+    judge: Any
+    llm: LanguageModel | None
+    cap: float | None
+
+
+@dataclass(frozen=True)
+class Components:
+    """One agent for each repeat of the questions, its language model and budget, the pipeline, the
+    search tool, what counts in both (`parts`), and the judge of the answers."""
+
+    agents: Sequence[Agent]
+    llm: LanguageModel | None
+    budget: Budget
+    built: BoundPipeline
+    search_tool: SearchTool
+    backend: PipelineBackend
+    parts: Mapping[str, Any]
+    judge: RunJudge
+    simulated_reader: SimulatedReader | None = None
+
+    def session(self, qid: str) -> SearchTool:
+        """The search tool for one question."""
+        backend, store = self.backend.for_question(qid), self.built.collection.store
+        matching = matching_of(self.built.parts.get("retriever"))
+        return self.search_tool.open(backend, store, matching=matching)
+
+
 @contextmanager
 def open_run(
     settings: Settings,
     folder: RunFolder,
     prints: Mapping[str, str],
     factors: Mapping[str, str],
+    budget: Budget,
     benchmark: Mapping[str, Any] | None = None,
     *,
     question_cap: bool = False,
@@ -90,17 +132,17 @@ def open_run(
     """Lock a run folder, write its manifest, and open its ledger.
 
     Args:
-        settings: the configuration, whose `budget.run_dollars` caps what the run may spend.
+        settings: the configuration.
         folder: the run folder.
         prints: the fingerprints that must be equal if the run is resumed.
         factors: the run's coordinates in a comparison.
+        budget: its `run_dollars` cap what the run may spend.
         benchmark: how the manifest describes the benchmark; None for the configuration's option.
-        question_cap: whether `budget.dollars` caps what a question may spend.
+        question_cap: whether its `dollars` cap what a question may spend.
 
     Raises: InputError: if the folder holds a run with other fingerprints, or is locked.
     """
     config = settings.config
-    budget = make(config.budget)
     if config.logger is not None:
         make(config.logger)  # which refuses what is wrong before anything is written
     described = recorded_option(settings) if benchmark is None else benchmark

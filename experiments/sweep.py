@@ -23,8 +23,8 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.cells import Cells
-from soundingline.experiments.config import Settings, check_keys, key_of, search_path_of, value_of
+from soundingline.experiments.cells import Cells, varied_options
+from soundingline.experiments.config import Settings, check_keys, key_of, value_of
 from soundingline.experiments.refusals import refuse_secrets
 from soundingline.experiments.slurm import slurm_watcher, wait_for_slurm
 from soundingline.toolkit.console import Console, in_one_line, notify, users_frame
@@ -44,6 +44,7 @@ from soundingline.toolkit.runs.run_folder import (
     CELLS,
     SWEEP,
     SWEEP_CELLS,
+    VARIED,
     check_kind,
     evaluated_runs,
 )
@@ -104,9 +105,8 @@ class SweepStart(Callback):
     baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
         with _refusing():
-            _announce(config, [words])
+            _announce(config)
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         words: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
@@ -139,6 +139,7 @@ class SweepStart(Callback):
         SweepStart.lock = _claim_statuses(SweepStart.folder / CELLS)
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = SweepStart.start
+        os.environ[VARIED] = " ".join(varied_options(cells))
 
 
 def _claim_statuses(cells: Path) -> int:
@@ -179,13 +180,13 @@ def _refusing() -> Iterator[None]:
         raise SweepRefused(error) from None
 
 
-def _announce(config: DictConfig, cells: Sequence[Sequence[str]]) -> None:
+def _announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -> None:
     """Print the threats to the validity of what `soundingline run` is about to start."""
-    if SweepStart.command == "run" and cells:
+    if SweepStart.command == "run" and cells != []:
         # Imported here, because other commands need not wait for it.
         from soundingline.experiments.validity import announce
 
-        announce(cells, list(search_path_of(config.hydra)))
+        announce(config, cells)
 
 
 def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
@@ -225,7 +226,7 @@ def is_first(settings: Settings, cause: str) -> bool:
     if not settings.multirun:
         return True
     try:
-        (_cells_folder(settings) / f"reported-{fingerprint(cause)}").touch(exist_ok=False)
+        (cells_folder(settings) / f"reported-{fingerprint(cause)}").touch(exist_ok=False)
     except FileExistsError:
         return False
     except OSError:  # such as a full disk, which is to be reported
@@ -237,7 +238,7 @@ def is_first(settings: Settings, cause: str) -> bool:
 def recorded_cell(settings: Settings) -> Iterator[None]:
     """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
     overrides = [str(redact(item)) for item in settings.overrides]
-    path = _cells_folder(settings) / f"{fingerprint(overrides)}.json"
+    path = cells_folder(settings) / f"{fingerprint(overrides)}.json"
     status = CellStatus(overrides, RUNNING)
     write_quoting(path, dump_json(status._asdict()))
     try:
@@ -263,7 +264,7 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
     measures; `InputError` for a metric that the run does not have."""
     # Imported here, like the evaluation in `end_sweep`.
     from soundingline.toolkit.evaluation.comparison import TESTED
-    from soundingline.toolkit.report.results import main_measure
+    from soundingline.toolkit.report.measures import main_measure
 
     metric = config.optimized_metric
     if metric and metric not in run.metrics:
@@ -276,7 +277,8 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
     return run.metrics.get(metric or main or main_measure(run.metrics, TESTED))
 
 
-def _cells_folder(settings: Settings) -> Path:
+def cells_folder(settings: Settings) -> Path:
+    """The folder that the cells of this start of a sweep share."""
     cells = Path(settings.config.paths.runs) / str(settings.config.name) / CELLS
     return cells / os.environ.get(SWEEP, "")
 
@@ -297,7 +299,7 @@ def _status(path: Path) -> CellStatus:
 def obfuscate_cells(settings: Settings) -> None:
     """Obfuscate the status of this sweep's cells: the reason of a failure may quote texts."""
     if settings.multirun:
-        mark_obfuscated(_cells_folder(settings))
+        mark_obfuscated(cells_folder(settings))
 
 
 def wait_for_jobs(sweep: Path) -> None:
@@ -362,7 +364,9 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
         counts["not started"] = waiting
         words = {_JOB: "submitted and may still run"}
         shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
-        notify(f"{', '.join(shown) or _INTERRUPTED}; the same command continues")
+        faulty = any(status.reason not in _OPEN for status in unfinished)
+        after = "correct the cause, and " if faulty else ""
+        notify(f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues")
     elif missing:
         raise missing
     return unfinished

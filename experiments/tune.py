@@ -19,6 +19,7 @@ import pandas as pd
 import pyterrier as pt
 from omegaconf import DictConfig, OmegaConf
 
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import make
 from soundingline.experiments.collection import IndexedCollection, prepare
 from soundingline.experiments.config import CHOSEN, TUNED, Settings, plain_values
@@ -132,7 +133,7 @@ class TuningInputs:
     grid: Grid
     references: list[GridPoint]
     segmenter: Segmenter
-    prepared: IndexedCollection
+    collection: IndexedCollection
     selecting: Benchmark
     reported: Benchmark
     enrichment: EnrichmentGrid | None
@@ -146,7 +147,7 @@ class TuningInputs:
     def pipeline(self, point: GridPoint, depth: int) -> pt.Transformer:
         """The ordinary pipeline at a point."""
         k1, b, *of_enrichment = point
-        index, stage = self.prepared.index, None
+        index, stage = self.collection.index, None
         if self.enrichment is not None:
             stage, collection = self.enrichment.at(*of_enrichment)
             index = collection.index
@@ -154,11 +155,11 @@ class TuningInputs:
         return compose(retriever, enrichment=stage, aggregate=self.segmenter.aggregate)
 
 
-def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
+def tuning_inputs(config: DictConfig, grid: Grid, budget: Budget) -> TuningInputs:
     """Open the benchmarks and the index, after all checks that need neither."""
     engine, segmenter = make(config.engine), make(config.unit)
     check_support(frozenset({"grid"}), "tuning", engine.supports, f"engine={engine.name}")
-    stages = make_stages(config, ["enrichment"])
+    stages = make_stages(config, budget, ["enrichment"])
     stage = stages.transformers.get("enrichment")
     if stage is None:
         if grid.weight or grid.tau:
@@ -171,16 +172,16 @@ def tuning_inputs(config: DictConfig, grid: Grid) -> TuningInputs:
     else:
         stage.validate(engine)
     selecting, reported = splits(config)
-    prepared = prepare(reported, segmenter, engine, Path(config.paths.indexes))
+    collection = prepare(reported, segmenter, engine, Path(config.paths.indexes))
     enrichment = None
     own: GridPoint = ()
     if stage is not None:
         caches = caches_folder(config, writes_obfuscated(config, reported))
-        enrichment = EnrichmentGrid(stage, stages.collection(prepared, segmenter, caches))
+        enrichment = EnrichmentGrid(stage, stages.collection(collection, segmenter, caches))
         grid, own = enriched_grid(grid, enrichment), enrichment.own
     references = [reference(numbers, own) for numbers in config.tuning.references]
     return TuningInputs(
-        grid, references, segmenter, prepared, selecting, reported, enrichment, stages
+        grid, references, segmenter, collection, selecting, reported, enrichment, stages
     )
 
 
@@ -270,7 +271,7 @@ def fingerprints_of(settings: Settings, built: TuningInputs) -> dict[str, str]:
     prints = {
         "benchmark": built.reported.fingerprint,
         "selecting": built.selecting.fingerprint,
-        "index": built.prepared.fingerprint,
+        "index": built.collection.fingerprint,
         "grid": fingerprint(built.points, settings.config.tuning.depth),
     }
     if built.enrichment is not None:
@@ -296,18 +297,19 @@ def tune(settings: Settings) -> EvaluatedRun:
     measures = list(dict.fromkeys([config.tuning.objective, *others, *recalls]))
     parse_measures(measures)
     grid: Grid = make(config.grid)
+    budget: Budget = make(config.budget)
     groups = named_groups(config)
     chosen = {**factors(settings, groups), "retriever": f"tuned_{grid.name}", "agent": "none"}
     identity = identity_of(settings, groups), plain_values(config.grid), plain_values(config.tuning)
     name = f"{cell_label(settings, groups)}-{chosen['retriever']}-{fingerprint(*identity)[:8]}"
     folder = run_folder(settings, name)
-    built = tuning_inputs(config, grid)
+    built = tuning_inputs(config, grid, budget)
     options = config.tuning
     splits_named = ("all questions", "all questions")
     if options.select:
         splits_named = (options.select, options.report)
     with (
-        open_run(settings, folder, fingerprints_of(settings, built), chosen) as run,
+        open_run(settings, folder, fingerprints_of(settings, built), chosen, budget) as run,
         run.running(built.stages),
     ):
         folder = run.folder
@@ -349,7 +351,7 @@ def tuned(
         asked = [topics[qid] for qid in docids]
         ranks = built.enrichment.ranks(built.points, asked, docids, place, **how)
     else:
-        index = built.prepared.index
+        index = built.collection.index
         terms = index.analyzer.terms
         queries = [JudgedQuery(qid, terms(topics[qid].text), docids[qid]) for qid in docids]
         ranks = judged_ranks(index, [(k1, b) for k1, b in built.points], queries, place, **how)

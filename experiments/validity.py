@@ -1,16 +1,19 @@
 """The threats to the validity of an experiment, before its cells run and after.
 
-The cells of a command line are read from the files of options without Hydra, which would need 0.2
-seconds for each of them; those that have run are read from their manifests.
+The cells of a command line are composed; those that have run are read from their manifests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from soundingline.experiments.config import flat_values, is_choice, key_of, merged, value_of
-from soundingline.experiments.planning import OptionFiles, read_default
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from soundingline.experiments.config import flat_values, search_path_of
+from soundingline.experiments.planning import Composition, Compositions
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
@@ -26,36 +29,16 @@ BASELINE = "the baseline"
 def composed_cells(
     cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()
 ) -> list[ComposedCell]:
-    """The cells of a command line, each with all its overrides."""
-    files = OptionFiles(search_path)
+    """The cells of a command line, each with all its overrides; without those that Hydra refuses,
+    which end with its reason when they run."""
+    compositions = Compositions(search_path)
     common = set.intersection(*map(set, cells)) if len(cells) > 1 else set()
-    return [
-        _composed(files, words, " ".join(w for w in words if w not in common)) for words in cells
-    ]
-
-
-def _composed(files: OptionFiles, words: Sequence[str], label: str) -> ComposedCell:
-    words = [word for word in words if "=" in word and not word.startswith("~")]
-    choices = {
-        key: path
-        for word in words
-        if is_choice(word)
-        for _, key, path in [read_default(dict([word.lstrip("+").split("=", 1)]))]
-    }
-    values: dict[str, Any] = {}
-    for key in ("experiment", "scale"):
-        layer = files.option(choices.get(key) or "").values
-        values = merged(values, {k: v for k, v in layer.items() if k != "hydra"})
-    for word in words:
-        if not is_choice(word):
-            value = value_of(word)
-            for part in reversed(key_of(word).split(".")):
-                value = {part: value}
-            values = merged(values, value)
-    config = files.compose(choices, values)
-    chosen = files.chosen(choices)
-    factors = {key: path.partition("/")[2] for key, path in chosen.items() if path}
-    return _cell(label or BASELINE, config, factors)
+    composed = []
+    for words in cells:
+        label = " ".join(word for word in words if word not in common) or BASELINE
+        with suppress(HydraException):
+            composed.append(_cell(label, *compositions.of(words)))
+    return composed
 
 
 def _cell(
@@ -168,10 +151,15 @@ def lines_of(threats: Sequence[Threat]) -> Iterator[str]:
         yield f"accepted threats to validity: {', '.join(accepted)}"
 
 
-def announce(cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()) -> None:
-    """Print the threats of an experiment whose cells are about to run."""
+def announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -> None:
+    """Print the threats of an experiment whose cells, each with all its overrides, are about to
+    run; without cells those of the one that `config` is."""
+    if cells is None:
+        composed = [_cell(" ".join(config.hydra.overrides.task), *Composition.of(config))]
+    else:
+        composed = composed_cells(cells, list(search_path_of(config.hydra)))
     console = Console(stderr=True, soft_wrap=True)
-    for line in lines_of(threats_of(composed_cells(cells, search_path))):
+    for line in lines_of(threats_of(composed)):
         console.print(line, highlight=False)
 
 

@@ -268,7 +268,7 @@ def keep_bound(caches: Path | str | None, gigabytes: float | None) -> None:
     if limit is None:
         return
     try:
-        freed = bound(folder, int(limit * GB))
+        freed = limit_size(folder, int(limit * GB))
     except InputError as error:
         notify(str(error))
         return
@@ -295,7 +295,7 @@ def megabytes(number: int) -> str:
     return f"{number / 1_000_000:,.1f} MB"
 
 
-def bound(folder: Path, limit: int) -> int:
+def limit_size(folder: Path, limit: int) -> int:
     """Prune the caches of `folder` to four fifths of `limit` bytes if they are above it; the bytes
     that were freed."""
     if _total(_caches(folder)) <= limit:

@@ -71,7 +71,7 @@ def loading_checkpoint(model: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without warnings of the libraries and, if stderr is no terminal, without progress bars."""
+    """Without warnings of the libraries and, if stderr is not a terminal, without progress bars."""
     with ExitStack() as after, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for logger in map(logging.getLogger, _LIBRARIES):
@@ -213,7 +213,7 @@ class Checkpoint:
         if self._adapter is None:
             if self._base is not None:
                 raise InputError(
-                    f"base='{self._base}' is set, and '{self.model}' is no adapter",
+                    f"base='{self._base}' is set, and '{self.model}' is not an adapter",
                     do="set base=null, or name a checkpoint with an adapter_config.json",
                 )
             return self.model

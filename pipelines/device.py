@@ -6,6 +6,7 @@ No function imports torch before it needs it.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -127,12 +128,23 @@ def free_bytes(device: Any) -> int:
     of a container may be."""
     if device.type == "cuda":
         return int(import_optional("torch").cuda.mem_get_info(device)[0])
+    return free_memory()
+
+
+def free_memory() -> int:
+    """The bytes of the machine's memory that are free or that its kernel can free."""
     try:
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
         sizes = dict(line.split(":", 1) for line in lines)
         return int(sizes["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def free_disk(path: Path) -> int:
+    """The free bytes of the disk on which `path` is, or would be."""
+    absolute = path.absolute()
+    return shutil.disk_usage(next(p for p in (absolute, *absolute.parents) if p.is_dir())).free
 
 
 @contextmanager
@@ -212,7 +224,7 @@ def in_batches(
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
-    """Token ids, padded after their end by `pad`, and their mask: what a network of transformers
+    """Token ids, padded at the end by `pad`, and their mask: what a network of transformers
     takes. Their width on a GPU is a multiple of 8, which the fused kernels of attention need of a
     mask."""
     torch = import_optional("torch")

@@ -203,11 +203,11 @@ def _as_unit(number: int, row: Any) -> Unit:
         )
     if row["docno"] in (None, ""):
         raise InputError(f"document {number} has the docno {row['docno']!r}", valid="unique ids")
-    docno, text, title = (as_text(number, name, row.get(name)) for name in _ROW)
+    docno, text, title = (field_text(number, name, row.get(name)) for name in _ROW)
     return Unit(docno, title, text)
 
 
-def as_text(number: int, name: str, value: Any) -> str:
+def field_text(number: int, name: str, value: Any) -> str:
     """A value of document `number` as text; empty for None. `InputError` for one that is neither
     text nor a whole number."""
     if isinstance(value, str):

@@ -13,7 +13,6 @@ import pandas as pd
 import pyterrier as pt
 from typing_extensions import Self
 
-from soundingline.pipelines.rerank.reranker import merge_top_and_rest
 from soundingline.pipelines.stage import (
     Collection,
     Counts,
@@ -27,7 +26,8 @@ from soundingline.toolkit.corpus.links import LinkGraph, check_direction
 from soundingline.toolkit.data import PASSAGE_MARK, parent
 from soundingline.toolkit.errors import InputError, check_int, check_number
 
-PLACES = ("merged", "below")
+_LARGEST_HUB = 100  # links above which a seed is not followed
+_MOST = 100  # new documents of a query
 
 
 @dataclass(eq=False, repr=False)
@@ -36,7 +36,10 @@ class LinkExpansion(Stage):
 
     The first `head` documents of a query are the seeds. A linked document gets `damping` times the
     sum of the scores of the seeds that it is linked with; scores count from 0, or from the lowest
-    score of the ranking if that is negative.
+    score of the ranking if that is negative. It is added to the document's own score (the lowest
+    possible one if it was not retrieved), so that retrieved documents rise too. A seed with more
+    than 100 links is not followed. At most 100 documents are new: those with the highest scores,
+    equal scores by docid.
 
     The columns of the input are `qid`, `docno` and `score`, or `qid` and `query` with a
     `retriever`. The output has the same columns without `docid`, and a new `score` and `rank` (from
@@ -50,12 +53,7 @@ class LinkExpansion(Stage):
         direction: `out` (documents to which seeds link), `in` (documents that link to seeds) or
             `both`.
         damping: The share of a seed's score, above 0 and at most 1.
-        largest_hub: A seed with more links than this is not followed.
-        most: New documents of a query: those with the highest scores, equal scores by docid.
-        place: `merged` adds what a document gets to its own score (the lowest possible one if it
-            was not retrieved) and ranks again, so that retrieved documents rise too. `below` puts
-            new documents below the ranking.
-        depth: Rows of a query, None for all. A ranking of this length has no room below.
+        depth: Rows of a query, None for all.
 
     `InputError` for arguments out of range, and for a collection without links.
 
@@ -74,18 +72,12 @@ class LinkExpansion(Stage):
     head: int = 10
     direction: str = "both"
     damping: float = 0.5
-    largest_hub: int = 100
-    most: int = 100
-    place: str = "merged"
     depth: int | None = 1000
 
     def __post_init__(self) -> None:
-        for name in ("head", "largest_hub", "most"):
-            check_int(name, getattr(self, name))
+        check_int("head", self.head)
         check_direction(self.direction)
         check_number("damping", self.damping, le=1, gt=0)
-        if self.place not in PLACES:
-            raise InputError(f"place={self.place!r}", valid=", ".join(PLACES))
         if self.depth is not None:
             check_int("depth", self.depth, do="set it to null for all documents")
         self._counts = Counts()
@@ -134,7 +126,7 @@ class LinkExpansion(Stage):
         lowest = min(0.0, *best.values())
         gains = self._gains({docid: score - lowest for docid, score in best.items()})
         new = [docid for docid in gains if docid not in best]
-        new = sorted(new, key=lambda docid: (-gains[docid], docid))[: self.most]
+        new = sorted(new, key=lambda docid: (-gains[docid], docid))[:_MOST]
         self._counts.add(expanded=1, added=len(new))
         # New rows have the columns of the ranking's query.
         has_passages = any(parent(docno) != docno for docno in ranking["docno"])
@@ -147,8 +139,6 @@ class LinkExpansion(Stage):
                 "score": [lowest + gains[docid] for docid in new],
             }
         )
-        if self.place == "below":
-            return merge_top_and_rest(ranking, added)[: self.depth]
         documents = ranking["docno"].map(parent)
         own = documents.map(lambda docid: gains.get(docid, 0.0)).where(~documents.duplicated(), 0.0)
         rows = pd.concat([ranking.assign(score=ranking["score"] + own), added], ignore_index=True)
@@ -162,7 +152,7 @@ class LinkExpansion(Stage):
         gains: dict[str, float] = {}
         for docid in list(scores)[: self.head]:
             neighbours = self.links.neighbours(docid, self.direction)
-            if len(neighbours) > self.largest_hub:
+            if len(neighbours) > _LARGEST_HUB:
                 self._counts.add(hubs=1)
                 continue
             for neighbour in neighbours:

@@ -59,7 +59,7 @@ class PromptTemplate:
 
     def __init__(self, path: str | None, default: str, places: tuple[str, ...]) -> None:
         file = Path(path) if path else PROMPTS / default
-        self.text = read_prompt(file)
+        self.text = read_prompt_file(file)
         present = set(_PLACE.findall(self.text))
         if present != set(places):
             shown = ", ".join(f"{{{name}}}" for name in sorted(present))
@@ -75,7 +75,7 @@ class PromptTemplate:
         return _PLACE.sub(lambda match: parts[match[1]], self.text)
 
 
-def read_prompt(file: Path) -> str:
+def read_prompt_file(file: Path) -> str:
     """The text of a prompt file; `InputError` if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8").strip()
@@ -98,11 +98,11 @@ def last_words(text: str, limit: int) -> str:
 def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling settings that request one JSON object of `properties` and nothing else (structured
     output of chat completions: vLLM, OpenAI and others; other servers report an error)."""
-    described = {"name": name, "strict": True, "schema": json_object(properties)}
+    described = {"name": name, "strict": True, "schema": object_schema(properties)}
     return {"extra": {"response_format": {"type": "json_schema", "json_schema": described}}}
 
 
-def json_object(properties: Mapping[str, Any]) -> dict[str, Any]:
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of an object that has all of `properties` and no others."""
     return {
         "type": "object",

@@ -35,7 +35,7 @@ class Q2Q(LlmStep, Rewriter):
 
     The question is the whole reply in one line. An empty or truncated reply, and one that is an
     example of the prompt (`trouble_of`), is requested once more. The query itself is used if the
-    second reply is no better, after a refusal, and if the prompt is too long for the model. Other
+    second reply is not better, after a refusal, and if the prompt is too long for the model. Other
     errors of the model are raised, so that an outage is not mistaken for a result, whereas the
     authors' code searches with the query after any error. Blank queries are unchanged.
 

@@ -24,7 +24,7 @@ from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
 from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError, check_call, check_int, check_number
+from soundingline.toolkit.errors import InputError, Runtime, check_call, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.runs.run_folder import of_question
 
@@ -237,7 +237,7 @@ class BM25(_WithFeedback):
 
     k1: float = 0.9
     b: float = 0.4
-    source: str | None = None
+    source: Runtime[str | None] = None
     fold_parameters: Sequence[FoldParameters] | None = None
     operators: str | None = None
 

@@ -29,7 +29,7 @@ from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
-from soundingline.toolkit.errors import InputError, check_arguments, did_you_mean
+from soundingline.toolkit.errors import InputError, check_argument_names, did_you_mean
 from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ByArguments:
     __hash__ = object.__hash__
 
     def __new__(cls, *_: Any, **arguments: Any) -> Any:
-        check_arguments(cls, arguments)
+        check_argument_names(cls, arguments)
         return super().__new__(cls)
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class Stage(ByArguments, pt.Transformer):
         """Raise `InputError` for settings that cannot work, before anything is built: a checkpoint
         that cannot be loaded, or an `engine` that does not support what the stage needs. Loads no
         weights."""
-        _ = self.fingerprint
+        check_fingerprint(self)
         check_support(self.needs, type(self).__name__, engine.supports, f"engine={engine.name}")
         for part in self.parts().values():
             if isinstance(part, Stage):
@@ -314,6 +314,13 @@ def _label(value: Any) -> str:
     if isinstance(value, (ByArguments, pt.Compose)):
         return str(value)
     return re.sub(r"(?<=['\"])[^'\"]*/", "", as_code(value)).replace('"', "'")
+
+
+def check_fingerprint(part: Any) -> None:
+    """`InputError` if the content that the arguments of a part name cannot be read, or if the
+    fingerprint that the part has is not a text."""
+    if not isinstance(value := part.fingerprint, str):
+        raise InputError(f"{part} has the fingerprint {value!r}", valid="a text")
 
 
 def computes_on_gpu(stage: Any) -> bool:

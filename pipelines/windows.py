@@ -28,8 +28,8 @@ def split_into_windows(
     sizes: Callable[[Sequence[str]], Iterable[int]] | None = None,
     aim: int | None = None,
 ) -> list[str]:
-    """Split `text` as `cut` does, into pieces that each have at most `room` tokens by themselves or
-    cannot be cut further. Joined, the pieces are `text`.
+    """Split `text` as `split_at_tokens` does, into pieces that each have at most `room` tokens by
+    themselves or cannot be cut further. Joined, the pieces are `text`.
 
     Args:
         tokenize: A fast tokenizer of transformers, or a function with its arguments.
@@ -39,7 +39,7 @@ def split_into_windows(
     """
     aim = aim or room
     offsets = tokenize(text, add_special_tokens=False, return_offsets_mapping=True)
-    pieces = cut(text, [begin for begin, _ in offsets["offset_mapping"]], aim)
+    pieces = split_at_tokens(text, [begin for begin, _ in offsets["offset_mapping"]], aim)
     lengths: Iterable[int]
     if sizes is None:
         lengths = map(len, tokenize(pieces, add_special_tokens=False)["input_ids"])
@@ -55,7 +55,7 @@ def split_into_windows(
     return windows
 
 
-def cut(text: str, begins: Sequence[int], size: int) -> list[str]:
+def split_at_tokens(text: str, begins: Sequence[int], size: int) -> list[str]:
     """Split `text` into pieces of at most `size` of its tokens, which begin at the characters
     `begins`. Joined, the pieces are `text`. It is cut before a word if one begins in the piece,
     otherwise within the word, and never between tokens that begin at the same character."""

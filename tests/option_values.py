@@ -34,7 +34,7 @@ PLACES = {
     *("java_home", "url", "index", "ca_certs", "timeout_s", "path", "origin", "name", "shards"),
     *("replicas", "shard", "base_url", "key_env", "tracking_uri", "mode", "project", "experiment"),
     *("data", "indexes", "runs", "caches", "caches_gb", "librarians", "librarian_seconds"),
-    *("gpus", "memory", "block_bytes", "preflight", "confirm", "limit", "qids", "traces"),
+    *("gpus", "memory", "block_bytes", "questions", "confirm", "limit", "qids", "traces"),
     *("qrels", "gold_qrels", "force_merge"),
 }
 # Hydra's names of options that a package renames: `judge_llm.model` is `llm.model`.

@@ -39,11 +39,7 @@ from soundingline.toolkit.llm.messages import Token, Turn
 from soundingline.toolkit.llm.wire import sendable_arguments, sendable_name
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs.run_folder import escape_qid
-from soundingline.toolkit.search import (
-    RankedBrowsing,
-    TopK,
-    parse_answer,
-)
+from soundingline.toolkit.search import RankedBrowsing, TopK, parse_answer
 from soundingline.toolkit.search.answers import find_citations
 from soundingline.toolkit.search.snippets import METHODS, QueryTerms
 from soundingline.toolkit.search.tool import Parameter, ToolError, line_of
@@ -211,6 +207,7 @@ HOSTILE = {
     "empty lines": ("rewritten query", Text("\n", "\n", "", "x")),
     "one long number": ("permutation", Text("1", "2", "x")),
     "digits that no bracket closes": ("passage numbers", Text("1", "1", "[")),
+    "stops before closing brackets": ("sentences", Text("...", ")", "", "x. ")),
     "one line without a break": ("pages of a document", Text("word ", "word ")),
     "a name of stop words": ("candidates", Text("The ", "The ")),
     "a sentence of clue words": ("votes", Text("mill 1 ", "mill 1 ")),

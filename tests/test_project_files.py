@@ -63,7 +63,9 @@ def test_every_file_of_the_tests_that_a_page_names_exists(page):
 
 
 def test_a_skill_has_a_name_and_a_description():
-    for page in (ROOT / "skills").rglob("SKILL.md"):
+    pages = list((ROOT / "skills").rglob("SKILL.md"))
+    assert pages
+    for page in pages:
         head = yaml.safe_load(page.read_text(encoding="utf-8").split("---")[1])
         assert head["name"] == page.parent.name
         assert head["description"]
@@ -117,10 +119,7 @@ def test_pages_are_few_and_their_lines_fit_a_screen():
     ("everything", "outcome"), [(False, pytest.skip.Exception), (True, pytest.fail.Exception)]
 )
 def test_absent_collections_are_told_with_where_they_come_from(
-    tmp_path,
-    monkeypatch,
-    everything,
-    outcome,
+    tmp_path, monkeypatch, everything, outcome
 ):
     monkeypatch.setenv("CI", "true")  # which every public service sets
     monkeypatch.setattr(required, "REQUIRED", everything)
@@ -137,9 +136,7 @@ def test_absent_collections_are_told_with_where_they_come_from(
     assert collections(tmp_path) == tmp_path
 
 
-def test_an_absent_package_skips_unless_everything_must_be_there(
-    monkeypatch,
-):
+def test_an_absent_package_skips_unless_everything_must_be_there(monkeypatch):
     for everything, skips in ((False, True), (True, False)):
         monkeypatch.setattr(required, "REQUIRED", everything)
         mark = needs(("json", "no_such_package"), "llm").mark
@@ -151,3 +148,51 @@ def test_the_projects_own_gate_asks_for_everything():
     assert "SOUNDINGLINE_REQUIRE_ALL=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     # The gate installs it itself.
     assert "make anserini" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+# Words that a reader must look up, and turns of phrase that a plainer one replaces.
+AVOIDED = {
+    r"agent_prints|askings|talk|retreat|cramped|used_up|in_time|turnstile|dearest|unmetered",
+    r"voice|pull|ballots|free_aside|MadeOnce|busy_tokens|telling words|sound files",
+    r"places? in flight|likewise|lacks?|behind",
+    r"(?<!here )(?:is|are|was|were) no(?! longer| more)",
+}
+AVOIDED_WORDS = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(AVOIDED))})(?![\w-])")
+# A prompt stays as the model's replies in the caches were asked for.
+PROMPTS_IN_CODE = {"agents/prompt.py"}
+
+
+def avoided(text):
+    return AVOIDED_WORDS.findall(" ".join(text.split()))
+
+
+def test_names_and_sentences_have_plain_words():
+    texts = [*PAGES, ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    texts += (ROOT / "conf").rglob("*.yaml")
+    for package in ("agents", "experiments", "pipelines", "toolkit"):
+        texts += (ROOT / package).rglob("*.py")
+    words = {
+        str(path.relative_to(ROOT)): avoided(path.read_text(encoding="utf-8")) for path in texts
+    }
+    assert {path for path, each in words.items() if each} == PROMPTS_IN_CODE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(talk):",
+        "the index lacks a file",
+        "This is\nno option.",
+        "behind the last",
+        "# likewise",
+    ],
+)
+def test_a_word_to_avoid_is_found(text):
+    assert avoided(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["there is no file", "It is no longer open.", "title_lacks", "pulled"]
+)
+def test_a_plain_sentence_passes(text):
+    assert not avoided(text)

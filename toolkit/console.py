@@ -27,11 +27,11 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
     Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.segment import Segment
 from rich.text import Text
@@ -96,8 +96,8 @@ def silent() -> Iterator[None]:
 
 class Console(rich.console.Console):
     """Rich's console without markup and emoji codes in strings, and with control characters
-    escaped. Pass a `rich.text.Text` for styled text. A character that the encoding of the stream
-    lacks becomes `?`. The arguments are those of Rich."""
+    escaped. Pass a `rich.text.Text` for styled text. A character that is missing from the encoding
+    of the stream becomes `?`. The arguments are those of Rich."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("quiet", _silent.get())
@@ -154,6 +154,52 @@ class LiveNote:
         return self._read()
 
 
+class TimeLeft:
+    """The time that is left of `total` questions, `concurrency` of which run at once: one that
+    waits takes the mean of those that are done, and one that runs the rest of this. One that has
+    run for longer counts in the mean. Pass it to a task of a `progress_bar` as the field `left`."""
+
+    def __init__(
+        self, total: int, concurrency: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._begun = [clock()] * min(total, concurrency)  # the earliest is taken to end first
+        self._waiting = total - len(self._begun)
+        self._done, self._seconds = 0, 0.0
+
+    def end_one(self) -> None:
+        """One of the questions is done, and the next one begins."""
+        now = self._clock()
+        self._done += 1
+        self._seconds += now - self._begun[0]
+        self._begun = [*self._begun[1:], *([now] if self._waiting else [])]
+        self._waiting -= self._waiting > 0
+
+    def seconds(self) -> float | None:
+        """None before the first is done."""
+        if not self._done:
+            return None
+        ages = [self._clock() - begun for begun in self._begun]
+        long = [age for age in ages if age > self._seconds / self._done]
+        mean = (self._seconds + sum(long)) / (self._done + len(long))
+        rest = sum(max(mean - age, 0) for age in ages)
+        return (self._waiting * mean + rest) / max(1, len(ages))
+
+
+def _time_left(task: Task) -> float | None:
+    left = task.fields.get("left")
+    return left.seconds() if left else task.time_remaining
+
+
+class _TimeLeftColumn(ProgressColumn):
+    max_refresh = 0.5  # per second, as that of Rich
+
+    def render(self, task: Task) -> Text:
+        left = _time_left(task)
+        known = "-:--:--" if left is None else str(timedelta(seconds=int(left)))
+        return Text("" if task.total is None else known, "progress.remaining")
+
+
 class _ProgressLines(Progress):
     """The state of a progress bar in one plain line a minute, for a log."""
 
@@ -177,7 +223,7 @@ class _ProgressLines(Progress):
         """Print one line for each task."""
         for task in self.tasks:
             total = "" if task.total is None else f" of {task.total:,.0f}"
-            times = [(task.elapsed, "elapsed"), (task.time_remaining, "remaining")]
+            times = [(task.elapsed, "elapsed"), (_time_left(task), "remaining")]
             parts = [f"{task.completed:,.0f}{total}" if task.total or task.completed else ""]
             parts += [f"{timedelta(seconds=int(each))} {word}" for each, word in times if each]
             shown = ", ".join(filter(None, [*parts, str(task.fields["note"])]))
@@ -186,8 +232,8 @@ class _ProgressLines(Progress):
 
 def progress_bar(*, transient: bool = False) -> Progress:
     """A progress bar on standard error with a description, counts, elapsed and remaining time. A
-    `transient` bar disappears when it ends. If standard error is no terminal, or belongs to one of
-    several processes of a sweep, which would overwrite each other's bars, one line a minute."""
+    `transient` bar disappears when it ends. If standard error is not a terminal, or belongs to one
+    of several processes of a sweep, which would overwrite each other's bars, one line a minute."""
     console = Console(stderr=True)
     if not console.is_terminal or multiprocessing.current_process().name != "MainProcess":
         return _ProgressLines(console=console, disable=True)
@@ -198,7 +244,7 @@ def progress_bar(*, transient: bool = False) -> Progress:
         BarColumn(bar_width=bar),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        _TimeLeftColumn(),
         _PlainColumn("{task.fields[note]}"),
         console=console,
         transient=transient,
@@ -296,7 +342,7 @@ def _place(frames: list[re.Match[str]]) -> str:
 
 
 def _exception(block: str) -> str:
-    """The first line of the exception, which is the first line without indentation behind the last
+    """The first line of the exception, which is the first line without indentation after the last
     frame, without the module of its class."""
     *_, last = [0, *(match.end() for match in _FRAME.finditer(block))]
     lines = [line for line in block[last:].splitlines() if line and not line[0].isspace()]

@@ -22,6 +22,11 @@ Runtime = Annotated[T, RUNTIME]
 """The type of an argument that says where, how fast or for how much money something is computed,
 and so changes no result: `threads: Runtime[int] = 1`. A run may be resumed with another value."""
 
+FILE = "file"
+FileName = Annotated[T, FILE]
+"""The type of an argument that names a file or a folder, of which the last part counts alone: what
+was moved is the same, and its content has a fingerprint of its own."""
+
 
 class RuntimeKeys(NamedTuple):
     """The same of single keys of an argument that is a mapping, as metadata of its annotation."""
@@ -50,22 +55,48 @@ def _sentence(text: str) -> str:
     return line if line.endswith(("?", "...")) else line.rstrip(". ") + "."
 
 
+_SIMILAR = 0.75  # at least, of a name that is offered: `tuen` and `tune`, not `bm25` and `bm25_rm3`
+_DEPTH = "retriever.depth"
+# Names of PyTerrier and Pyserini, in lower case, with what we call the same.
+_ELSEWHERE = {
+    **{"num_results": _DEPTH, "hits": _DEPTH, "k": _DEPTH},
+    **{"controls": "retriever.k1 and retriever.b", "k1": "retriever.k1", "b": "retriever.b"},
+    **{"wmodel": "retriever=bm25_default", "bm25": "retriever=bm25_default"},
+    **{"qld": "retriever=ql", "dirichletlm": "retriever=ql", "rm3": "retriever=bm25_rm3"},
+    **{"fb_terms": "retriever.fb_terms", "fb_docs": "retriever.fb_docs"},
+    "contents": "the field text of corpus.jsonl",
+}
+
+
+def our_name(name: str, key: str = "") -> str:
+    """What is called otherwise in PyTerrier or Pyserini, in a sentence with our name for it; empty
+    for other names, and for one that is named like the `key` where it was found.
+
+    Example:
+        >>> our_name("num_results")
+        'num_results is retriever.depth here'
+    """
+    ours = _ELSEWHERE.get(name.lower(), key)
+    return "" if ours == key else f"{name} is {ours} here"
+
+
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """`did you mean <prefix>x?` for the known name that is nearest to an unknown one; empty if none
-    is near.
+    """`did you mean <prefix>x?` for the known name that is nearest to an unknown one, or means the
+    same as in PyTerrier and Pyserini; empty if none is near.
 
     Example:
         >>> did_you_mean("dept", ["depth", "index"])
         'did you mean depth?'
     """
     names = {other.lower(): other for other in known}
-    close = get_close_matches(name.lower(), names, n=1)
+    ours = _ELSEWHERE.get(name.lower(), "").rpartition(".")[2]
+    close = [ours] if ours in names else get_close_matches(name.lower(), names, 1, _SIMILAR)
     return f"did you mean {prefix}{names[close[0]]}?" if close else ""
 
 
-def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> None:
+def check_argument_names(function: Callable[..., Any], arguments: Iterable[str]) -> None:
     """Raise a `TypeError` with the nearest valid name for a keyword argument that a function or a
-    constructor lacks."""
+    constructor does not have."""
     parameters = inspect.signature(function).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     if inspect.Parameter.VAR_KEYWORD in kinds:
@@ -78,11 +109,11 @@ def check_arguments(function: Callable[..., Any], arguments: Iterable[str]) -> N
 
 
 def check_call(function: F) -> F:
-    """Check the keyword arguments of each call by `check_arguments`."""
+    """Check the keyword arguments of each call by `check_argument_names`."""
 
     @wraps(function)
     def checked(*values: Any, **arguments: Any) -> Any:
-        check_arguments(function, arguments)
+        check_argument_names(function, arguments)
         return function(*values, **arguments)
 
     return checked  # type: ignore[return-value]

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError
 
 # The rights of new files, from which the kernel removes what the umask or the default ACL of the
@@ -116,10 +117,11 @@ class _Holder(NamedTuple):
 
 @contextmanager
 def writer_lock(path: Path, sweep: str = "") -> Iterator[None]:
-    """Hold the lock file `path` of the only writer of a run, after waiting for a holder of the same
-    `sweep`. The file stays, because removing it would let two processes lock two files of the same
-    name. `InputError` with the process id and the host of any other holder, and if `path` is a
-    symbolic link or the file system has no locks.
+    """Hold the lock file `path` of the only writer of a run. `sweep` is the start of a sweep that
+    this process belongs to, if any. Its cell waits for an equal one, also of another start of the
+    sweep, and then finds the work done. The file stays, because removing it would let two processes
+    lock two files of the same name. `InputError` with the process id and the host of any other
+    holder, and if `path` is a symbolic link or the file system has no locks.
 
     On one host, the lock of the kernel decides. The text of the file is for the message, and for
     file systems on which other hosts do not see the lock, such as some NFS mounts: a text of
@@ -144,9 +146,9 @@ def writer_lock(path: Path, sweep: str = "") -> Iterator[None]:
 def _take(handle: int, path: Path, sweep: str) -> None:
     try:
         if holder := _other_holder(handle):
-            if not sweep or holder.sweep != sweep:
+            if not (sweep and holder.sweep):
                 raise _held(path, holder)
-            # An equal cell of the same sweep. This one waits, and then finds the work done.
+            notify(f"process {holder.pid} on host {holder.host} writes {path.parent}: waiting")
             fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):

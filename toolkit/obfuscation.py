@@ -131,5 +131,5 @@ def read_text(path: Path, *, errors: str = "strict") -> str:
 
 
 def _encrypted(line: bytes, by: Canary) -> bytes:
-    # Text that is no UTF-8, as in the log of a server, must not be lost.
+    # Text that is not UTF-8, as in the log of a server, must not be lost.
     return _PREFIX + by.encrypt(line.decode("utf-8", "replace")).encode("ascii")

@@ -81,7 +81,7 @@ class FileTokenizer(Tokenizer):
             self._tokenizer: Any = import_optional("tokenizers").Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises no class of its own
             raise InputError(
-                f"{path} is no tokenizer: {error}", valid="a tokenizer.json as models have it"
+                f"{path} is not a tokenizer: {error}", valid="a tokenizer.json as models have it"
             ) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()

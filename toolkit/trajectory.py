@@ -32,7 +32,10 @@ NO_FORMAT = "no_format"  # the mark of a final message that is not in the requir
 SEARCHES = ("search",)  # the names of our tools that search
 QUERIES = ("query", "user_query")  # arguments for the query, in our tools and others
 STAGES = ("rewriter", "enrichment", "retriever", "reranker")  # in the order of a pipeline
-ROLES = ("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian")
+ROLES = (
+    *("agent", "rewriter", "reranker", "judge", "enrichment", "navigator", "librarian"),
+    "preflight",  # requests before the first question, which check the servers
+)
 
 # The number of lines up to `reason`, and the end of the file, as `dump_trajectory` writes them.
 _HEAD_LINES = 6
@@ -84,7 +87,7 @@ class RecordedCall:
     @property
     def searched(self) -> bool:
         """Whether the call is a successful search: of one of our tools by its name, of any other
-        tool by its ranking. Following links ranks documents too, and is no search."""
+        tool by its ranking. Following links ranks documents too, and is not a search."""
         ranked = bool(self.ranking) and self.name != "expand"
         return not self.error and (self.name in SEARCHES or ranked)
 

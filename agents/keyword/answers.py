@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import dropwhile, islice, takewhile
 from typing import NamedTuple
 
-from soundingline.agents.keyword.clues import STOP_WORDS, WORD, is_content, stem, words
+from soundingline.agents.keyword.clues import STOP_WORDS, WORD, crude_stem, is_content, words
 from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.search.tool import Continuation
@@ -72,7 +72,7 @@ class Reader:
         return tuple(
             (clue, match.start())
             for match in WORD.finditer(text)
-            if (clue := stem(match.group())) in self._weights
+            if (clue := crude_stem(match.group())) in self._weights
         )
 
     def _coverage(self, clues: Set[str], around: Set[str]) -> float:
@@ -186,7 +186,7 @@ _NAMED_NOUNS = """
     province queen religion river school sea show singer song state street team town university
     village woman writer
 """
-_NAMED = frozenset(map(stem, _NAMED_NOUNS.split()))
+_NAMED = frozenset(map(crude_stem, _NAMED_NOUNS.split()))
 
 
 def answer_type(question: str) -> AnswerType:
@@ -206,7 +206,7 @@ def answer_type(question: str) -> AnswerType:
     if kind == "phrase":
         # The first content words after the question word: `which county was` asks for a name.
         rest = dropwhile(lambda word: not is_content(word), words(text[match.end() :]))
-        nouns = set(map(stem, islice(takewhile(is_content, rest), 3)))
+        nouns = set(map(crude_stem, islice(takewhile(is_content, rest), 3)))
         kind = "name" if nouns & _NAMED else kind
     return AnswerType(kind)
 
@@ -367,8 +367,8 @@ def count_votes(
     *,
     limit: int = 10,
 ) -> list[Vote]:
-    """The best answers, best first. Words of the question are no answer, except the alternatives
-    that it offers.
+    """The best answers, best first. Words of the question are not an answer, except the
+    alternatives that it offers.
 
     The vote of a sentence is its squared coverage, times the trust in its document (0 to 1, by
     rank), times the closeness of its clue words, each with the weight of its stem, to the
@@ -383,7 +383,7 @@ def count_votes(
         for clue, position in sentence.matches:
             positions.setdefault(clue, []).append(position)
         for candidate in _candidates(answer_type, sentence, weights):
-            key = " ".join(stem(word) for word in words(candidate.text) if is_content(word))
+            key = " ".join(crude_stem(word) for word in words(candidate.text) if is_content(word))
             proximity = candidate.weight * _closeness(candidate, sentence, positions, weights)
             if key and sentence_weight * proximity > 0:
                 of_answer = votes.setdefault(key, _AnswerVotes())
@@ -406,7 +406,7 @@ def _candidates(
         return [AnswerCandidate(option, start) for option, start in starts if start >= 0]
     matching = []
     for candidate in FINDERS[answer_type.kind](sentence.text):
-        stems = {stem(word) for word in words(candidate.text) if is_content(word)}
+        stems = {crude_stem(word) for word in words(candidate.text) if is_content(word)}
         if stems and not stems <= weights.keys():
             matching.append(candidate)
     return matching

@@ -42,7 +42,7 @@ def words(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=1 << 16)
-def stem(word: str) -> str:
+def crude_stem(word: str) -> str:
     """A crude stem, for comparison only: `Founded`, `founding` and `founds` have the stem `found`.
 
     At least four characters stay, so that short words keep their form.
@@ -57,7 +57,7 @@ def stem(word: str) -> str:
 
 
 def is_content(word: str) -> bool:
-    """Whether the word is no stop word and has more than one character, or is a digit."""
+    """Whether the word is not a stop word and has more than one character, or is a digit."""
     return word.lower() not in STOP_WORDS and (len(word) > 1 or word.isdigit())
 
 
@@ -139,7 +139,7 @@ def find_clues(question: str, rarity: Callable[[str], float]) -> list[Clue]:
         else:
             named = word[0].isupper() and not _opens_sentence(question, start)
             kind = "name" if named else "word"
-        clue = Clue(word, stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
+        clue = Clue(word, crude_stem(word), kind, min(1.0, weight * _EMPHASIS[kind]))
         clues.setdefault(clue.stem, clue)
     return list(clues.values())
 

@@ -75,7 +75,7 @@ class Navigator(Agent):
         enough: see `rounds`. None: as many as the answer lists.
         librarians: tasks at once, of all questions together.
         librarian_seconds: time limit of a query and of scoring, except under the virtual clock.
-            Documents of a librarian that fails or is late have no scores and are ranked behind the
+            Documents of a librarian that fails or is late have no scores and are ranked after the
             others.
         checklist_scores: whether a document's score counts the requirements that it meets. If not,
             its probability of relevance alone ranks it.
@@ -89,7 +89,7 @@ class Navigator(Agent):
     (`turns`: the navigator's replies; `tool_calls`, `exposed_tokens`, `output_tokens`),
     `out_of_context`, `out_of_money`.
 
-    Finished rounds are saved (`RunResources.rounds`), and a resumed question continues behind the
+    Finished rounds are saved (`RunResources.rounds`), and a resumed question continues after the
     last. Rules are deterministic.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 from soundingline.agents.base import Budget, Episode, OutOfTime, within
 from soundingline.agents.chat import message_bytes
 from soundingline.agents.literature.scores import CandidateScores
-from soundingline.agents.prompt import read_prompt
+from soundingline.agents.prompt import prompt_sections
 from soundingline.toolkit.corpus.links import DIRECTIONS
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import ContextOverflow, Refused, Truncated
@@ -190,7 +190,7 @@ def _texts(value: Any) -> list[str]:
 def load_sections(name: str) -> dict[str, str]:
     """The sections of a prompt of the package, or of a `.txt` file with the same sections.
     `InputError` if it cannot be read, or if a section or a place is missing."""
-    path, sections = read_prompt(name, FOLDER)
+    path, sections = prompt_sections(name, FOLDER)
     wrong = [
         section
         for section, places in _SECTIONS.items()

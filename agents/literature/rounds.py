@@ -289,7 +289,7 @@ class Round:
             raise _RETRYABLE[code](f"none of {total} documents could be scored: {code}")
 
     def _by_missing(self, docids: Sequence[str]) -> list[tuple[list[str], tuple[str, ...]]]:
-        """Documents grouped into the calls that score them. Documents that lack the same
+        """Documents grouped into the calls that score them. Documents without the same
         requirements share a call, as far as a call takes them."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for docid in docids:
@@ -344,7 +344,7 @@ def round_checkpoint(
     usage: Mapping[str, UsageTotals],
     ended: End | None,
 ) -> dict[str, Any]:
-    """What a question needs to continue behind its newest round, as JSON values.
+    """What a question needs to continue after its newest round, as JSON values.
 
     `began` are the numbers of calls, exposures and messages at the beginning of the round, `usage`
     is what the question has spent so far, by role, and `ended` the status and the reason if the
@@ -371,11 +371,11 @@ def round_checkpoint(
 def restore(
     checkpoints: Sequence[Mapping[str, Any]], episode: Episode, scores: CandidateScores
 ) -> dict[str, UsageTotals]:
-    """Continue behind these rounds. Returns what they have spent, by role.
+    """Continue after these rounds. Returns what they have spent, by role.
 
     Raises:
-        InputError, ValueError, TypeError, KeyError, AttributeError: if they are no checkpoints. The
-            episode is unchanged then.
+        InputError, ValueError, TypeError, KeyError, AttributeError: if they are not checkpoints.
+            The episode is unchanged then.
     """
     calls = [call_of(row) for one in checkpoints for row in one["calls"]]
     exposures = [exposure_of(row) for one in checkpoints for row in one["exposures"]]
@@ -389,7 +389,7 @@ def restore(
     scores.restore(rows, last["retrieval"], last["titles"])
     episode.tool.restore(calls, exposures, memories)
     episode.messages[:] = messages
-    episode.warnings += [*warnings, f"went on behind round {len(checkpoints)}"]
+    episode.warnings += [*warnings, f"went on after round {len(checkpoints)}"]
     episode.rounds += rows
     episode.earlier_seconds, episode.reply_seconds = seconds, virtual
     return usage

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from soundingline.agents.keyword.clues import Rarity, is_content, stem, words
+from soundingline.agents.keyword.clues import Rarity, crude_stem, is_content, words
 from soundingline.agents.literature.planner import (
     EXPAND,
     RESOLVE,
@@ -49,7 +49,7 @@ _REQUEST_WORDS = """
     find list collect show want wanted need pages page document documents paper papers article
     articles every all leave out count excluding except without those them
 """
-_REQUEST = frozenset(map(stem, _REQUEST_WORDS.split()))
+_REQUEST = frozenset(map(crude_stem, _REQUEST_WORDS.split()))
 _OUT_OF_RANGE = 0.3  # factor for a match that contains no number in the range
 
 
@@ -79,7 +79,7 @@ class Clause(NamedTuple):
         return self._score(best), best
 
     def _score(self, sentence: str) -> float:
-        stems = {stem(word) for word in words(sentence)}
+        stems = {crude_stem(word) for word in words(sentence)}
         total = sum(self.weights.values())
         share = sum(w for name, w in self.weights.items() if name in stems) / total if total else 0
         if self.span is None:
@@ -129,8 +129,8 @@ def _clause(
 ) -> Clause:
     inside = [ranges[int(number)] for number in _MARKS.findall(part)]
     candidates = words(_MARKS.sub(" ", part))
-    content = [word for word in candidates if is_content(word) and stem(word) not in _REQUEST]
-    weights = {stem(word): rarity(word) for word in content}
+    content = [word for word in candidates if is_content(word) and crude_stem(word) not in _REQUEST]
+    weights = {crude_stem(word): rarity(word) for word in content}
     text = _MARKS.sub(lambda match: ranges[int(match[1])], part).strip(" .?!")
     positive = {name: weight for name, weight in weights.items() if weight > 0}
     span = _span(inside[0]) if inside else None

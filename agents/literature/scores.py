@@ -158,7 +158,7 @@ class CandidateScores:
         retrieval: Mapping[str, float],
         titles: Mapping[str, str],
     ) -> None:
-        """Continue behind rounds with these rows, with all retrieval scores and titles."""
+        """Continue after rounds with these rows, with all retrieval scores and titles."""
         self.retrieval = {docid: float(score) for docid, score in retrieval.items()}
         self.titles = dict(titles)
         for record in rounds:
@@ -187,7 +187,7 @@ class Calibration:
                 self._x = [float(value) for value in self._fitted["x"]]
                 self._y = [float(value) for value in self._fitted["y"]]
                 if not self._x or len(self._x) != len(self._y) or sorted(self._x) != self._x:
-                    raise ValueError("x and y are no function")
+                    raise ValueError("x and y are not a function")
             elif self.method in ("platt", "temperature"):
                 self._slope = float(self._fitted["slope"])
                 self._intercept = float(self._fitted["intercept"])

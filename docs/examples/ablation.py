@@ -8,8 +8,8 @@
 from soundingline.experiments import Experiment, compare
 from soundingline.toolkit.report import render
 
-WORLD = ["benchmark.documents=64", "benchmark.questions=12", "benchmark.hops=1"]
-WORLD += ["benchmark.median_words=60", "benchmark.p90_words=200"]
+WORLD = ["benchmark=fictional", "benchmark.documents=64", "benchmark.questions=12"]
+WORLD += ["benchmark.hops=1", "benchmark.median_words=60", "benchmark.p90_words=200"]
 CHANGES = {
     "passages": [],
     "documents": ["unit=document"],

@@ -36,8 +36,8 @@ class FirstWords(Agent):
 option = Path("my-options/agent/first_words.yaml")
 option.parent.mkdir(parents=True, exist_ok=True)
 option.write_text("# The first words of a question.\n_target_: __main__.FirstWords\nopened: 2\n")
-WORLD = ["benchmark.documents=64", "benchmark.questions=12", "benchmark.hops=1"]
-WORLD += ["benchmark.median_words=60", "benchmark.p90_words=200"]
+WORLD = ["benchmark=fictional", "benchmark.documents=64", "benchmark.questions=12"]
+WORLD += ["benchmark.hops=1", "benchmark.median_words=60", "benchmark.p90_words=200"]
 runs = [
     Experiment.compose(*WORLD, *agent, f"name={name}", config_dir="my-options").run()
     for name, agent in {

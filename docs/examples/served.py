@@ -15,7 +15,8 @@ import mcp
 
 from soundingline.toolkit.runs import RunFolder
 
-OPTIONS = ["benchmark.documents=64", "benchmark.questions=5", "benchmark.hops=1", "unit=maxp"]
+OPTIONS = ["benchmark=fictional", "benchmark.documents=64", "benchmark.questions=5"]
+OPTIONS += ["benchmark.hops=1", "unit=maxp"]
 COMMAND = [sys.executable, "-m", "soundingline.experiments", "serve", *OPTIONS]
 
 

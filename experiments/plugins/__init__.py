@@ -25,7 +25,7 @@ from soundingline.experiments.cells import Cells
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
-from soundingline.toolkit.runs.run_folder import SWEEP
+from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 
 
 class ChangeSweeper(Sweeper):  # type: ignore[misc]
@@ -108,7 +108,7 @@ class RayLauncher(Launcher):  # type: ignore[misc]
             ray.init(**self.init)
         try:
             task = ray.remote(**self.remote)(_run_cell)
-            environment = {SWEEP: os.environ[SWEEP]} if SWEEP in os.environ else {}
+            environment = {n: os.environ[n] for n in (SWEEP, VARIED) if n in os.environ}
             shared = ray.put((self.job, Singleton.get_state(), str(Path.cwd()), environment))
             cells = enumerate(job_overrides, initial_job_idx)
             tasks = [task.remote(number, list(words), shared) for number, words in cells]

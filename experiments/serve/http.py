@@ -30,7 +30,7 @@ from soundingline.experiments.serve.sessions import (
     ServerOptions,
     Service,
     answer_text,
-    dump_json,
+    encodable_json,
     is_loopback,
 )
 from soundingline.toolkit.search import TopK
@@ -246,7 +246,7 @@ async def _pi_serini(service: Service, tool: str, body: _Body, handle: str | Non
 
 def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Response:
     """A JSON reply; `ApiError` if it has more than `limit` characters."""
-    text = dump_json(value)
+    text = encodable_json(value)
     if limit is not None and len(text) > limit:
         raise ApiError(
             500,

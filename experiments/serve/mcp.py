@@ -231,7 +231,7 @@ async def serve_stdio(service: Service) -> None:
 
 
 def _shorten_log(record: logging.LogRecord) -> bool:
-    """Filter the SDK's log. A message that is no JSON-RPC is the client's mistake and gets one
+    """Filter the SDK's log. A message that is not JSON-RPC is the client's mistake and gets one
     line; a client that has gone while it sent one gets none."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ValidationError):

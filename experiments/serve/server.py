@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from soundingline.agents.base import Budget
 from soundingline.experiments.build import make, make_search_tool
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.naming import RANKING, factors, fingerprints
@@ -42,7 +43,7 @@ from soundingline.toolkit.optional import check_optional
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind
 from soundingline.toolkit.search.session import SearchTool
-from soundingline.toolkit.search.snippets import prepare as prepare_snippets
+from soundingline.toolkit.search.snippets import load_tables as prepare_snippets
 
 if TYPE_CHECKING:  # not in the core install
     from soundingline.experiments.serve.sessions import QuestionQueue, Service
@@ -64,14 +65,14 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
     for package in ("fastapi", "uvicorn", "mcp"):
         check_optional(package)
     config = settings.config
-    interface = make_search_tool(config.tool)
+    search_tool = make_search_tool(config.tool)
     folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
     if folder:
         check_kind(folder.path, SINGLE_RUN)
-    built = build_pipeline(config)
-    interface, operator_prints = with_literature_tools(interface, built, config)
-    budget = make(config.budget)
-    caps = {"cap": budget.run_dollars, "question_cap": budget.dollars}
+    budget: Budget = make(config.budget)
+    built = build_pipeline(config, budget)
+    search_tool, operator_prints = with_literature_tools(search_tool, built, config)
+    caps: dict[str, Any] = {"cap": budget.run_dollars, "question_cap": budget.dollars}
     with ExitStack() as stack:
         if folder is None:
             ledger, logs = Ledger(**caps), Path(config.paths.runs)
@@ -82,7 +83,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
             stack.enter_context(
                 folder.writing(_manifest(settings, options, built, operator_prints))
             )
-            parts = parts_of(interface, built)
+            parts = parts_of(search_tool, built)
             folder.note_chosen(chosen_parameters(parts))
             stack.callback(lambda: folder.add_counts(stage_counts(parts)))
             ledger = stack.enter_context(open_ledger(folder.ledger_path, **caps))
@@ -94,9 +95,9 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
         backend = PipelineBackend(built.pipeline, built.segmenter.name)
         with prepared_process(), suppress(KeyboardInterrupt):
             service = make_service(
-                interface,
+                search_tool,
                 backend.for_question,
-                built.prepared.store,
+                built.collection.store,
                 options,
                 questions=questions,
                 ledger=ledger,

@@ -112,7 +112,7 @@ class ApiError(HTTPException):
         return {"error": self.code, "message": self.message}
 
 
-def dump_json(value: Any) -> str:
+def encodable_json(value: Any) -> str:
     """Compact JSON that UTF-8 can encode."""
     text = _compact_json(value)
     try:

@@ -137,7 +137,7 @@ class AnseriniIndex(TermIndex):
         Anserini's `SimpleSearcher` rounds scores to four decimals, orders equal ones by docno, and
         then lowers each by a millionth for every document of the same score before it.
         """
-        settings = settings_of(model)
+        settings = model_parameters(model)
         if isinstance(model, RM3):
             settings["rm3"] = model.fb_terms, model.fb_docs, float(model.original_weight)
             if not all(isinstance(query, str) for query in queries):
@@ -153,7 +153,7 @@ class AnseriniIndex(TermIndex):
         return rankings
 
 
-def settings_of(model: Any) -> dict[str, Any]:
+def model_parameters(model: Any) -> dict[str, Any]:
     """The parameters of a `BM25` or a `QueryLikelihood` for the worker."""
     if getattr(model, "mu", None) is None:
         return {"k1": float(model.k1), "b": float(model.b)}

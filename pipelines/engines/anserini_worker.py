@@ -95,7 +95,7 @@ class Worker:
         return boolean.build()
 
 
-def serve(replies: int) -> None:
+def answer_requests(replies: int) -> None:
     import jnius_config
 
     jnius_config.set_classpath(sys.argv[1])
@@ -120,4 +120,4 @@ def serve(replies: int) -> None:
 if __name__ == "__main__":
     replies = os.dup(1)
     os.dup2(2, 1)  # Java prints on standard output, which is for replies
-    serve(replies)
+    answer_requests(replies)

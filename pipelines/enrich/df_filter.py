@@ -27,7 +27,6 @@ from soundingline.pipelines.enrich.phrases import WeightedPhrase, weight_of
 from soundingline.toolkit.errors import InputError
 
 RULES = ("paper", "released", "none")
-UNSEEN = ("keep", "drop")
 REASONS = ("kept", "too frequent", "not in the index", "no index term")
 KEPT, TOO_FREQUENT, UNKNOWN, NO_TERMS = REASONS
 
@@ -57,8 +56,6 @@ class DfFilter:
     Args:
         tau: The largest share of the documents, above 0 and at most 1.
         rule: `paper`, `released` or `none` (see the module).
-        unseen: What happens to a phrase of which no part is in the index: `keep` or `drop`. None
-            keeps it on the corpus side and drops it on the query side. The rule `none` ignores it.
 
     Raises:
         InputError: For other values.
@@ -70,15 +67,12 @@ class DfFilter:
 
     tau: float = 0.05
     rule: str = "paper"
-    unseen: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.tau <= 1:
             raise InputError(f"tau is {self.tau!r}", valid="above 0, at most 1 (no limit)")
         if self.rule not in RULES:
             raise InputError(f"rule is {self.rule!r}", valid=", ".join(RULES))
-        if self.unseen is not None and self.unseen not in UNSEEN:
-            raise InputError(f"unseen is {self.unseen!r}", valid="keep, drop or null")
         # The representation is part of the fingerprint of an index: 1 and 1.0 are the same tau.
         object.__setattr__(self, "tau", float(self.tau))
 
@@ -120,9 +114,7 @@ class DfFilter:
         if self.rule == "none":
             return True, KEPT
         known = [frequency for frequency in frequencies if frequency]
-        if not known:
-            return corpus_side if self.unseen is None else self.unseen == "keep", UNKNOWN
-        if self.rule == "paper" and len(known) < len(frequencies):
+        if not known or (self.rule == "paper" and len(known) < len(frequencies)):
             return corpus_side, UNKNOWN
         return min(known) <= limit, TOO_FREQUENT
 

@@ -229,7 +229,7 @@ class Enrichment(Stage):
               which is the same as appending the phrase to the query. A `weight` of 0.2 corresponds
               to the query five times and the text once.
         apply_to: The text for which phrases are proposed: the `query`, the newest `reasoning` of
-            the agent (its last 512 words), or the `question` behind the query. If it is missing,
+            the agent (its last 512 words), or the `question` after the query. If it is missing,
             the query is used, and `counts` has it as `without_reasoning` or `without_question`.
         sides: `query` or `corpus` leaves the other side, and its filter, out.
 

@@ -36,8 +36,8 @@ from soundingline.pipelines.prompting import (
     PromptTemplate,
     Reply,
     json_answer,
-    json_object,
-    read_prompt,
+    object_schema,
+    read_prompt_file,
 )
 from soundingline.pipelines.rewrite import QueryContext
 from soundingline.pipelines.stage import Collection
@@ -58,7 +58,7 @@ _EXCLUDE = "exclude"
 _LARGEST_WEIGHT = 2.0
 _MOST_EXCLUDED = 3
 _TERM = {"term": {"type": "string"}, "weight": {"type": "number"}}
-_LIST_OF_TERMS = {"type": "array", "items": json_object(_TERM)}
+_LIST_OF_TERMS = {"type": "array", "items": object_schema(_TERM)}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -145,7 +145,7 @@ class ModelPhrases(LlmSource):
             check_int(name, getattr(self, name))
         places = _PLACES
         if self.prompt is not None:  # a file is the prompt for one of the sides
-            text = read_prompt(Path(self.prompt))
+            text = read_prompt_file(Path(self.prompt))
             places = {s: p for s, p in _PLACES.items() if f"{{{p}}}" in text} or {"query": "query"}
         self._templates = {
             side: PromptTemplate(
@@ -307,7 +307,7 @@ class WeightedPhrases(ModelPhrases):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.prompt is None:
-            answer = read_prompt(PROMPTS / "enrichment" / "weighted_answer.txt")
+            answer = read_prompt_file(PROMPTS / "enrichment" / "weighted_answer.txt")
             template = self._templates["query"]
             template.text = template.text.rpartition("\n\n")[0] + "\n\n" + answer
 

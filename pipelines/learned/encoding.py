@@ -232,7 +232,7 @@ def missing_shards(
 
 
 @contextmanager
-def merged(
+def merged_shards(
     units: Iterable[Unit], encoder: Any, path: Path, count: int, *, corpus_fingerprint: str
 ) -> Iterator[MergedBlocks]:
     """The encodings of all shards as one, in the order of `units`. They are removed when the `with`

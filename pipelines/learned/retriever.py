@@ -24,7 +24,7 @@ from soundingline.pipelines.learned.encoding import (
     Blocks,
     encode_shard,
     encoded,
-    merged,
+    merged_shards,
     missing_shards,
 )
 from soundingline.pipelines.retrieve import Retriever, checked_texts
@@ -212,7 +212,7 @@ class LearnedEngine(ByArguments):
         check_target(path, self.index_kind, overwrite=overwrite)
         blocks: AbstractContextManager[Blocks]
         if shards > 1:
-            blocks = merged(
+            blocks = merged_shards(
                 units, self.encoder, path, shards, corpus_fingerprint=corpus_fingerprint
             )
         else:
@@ -233,7 +233,7 @@ class LearnedEngine(ByArguments):
     def missing_shards(
         self, path: str | Path, count: int, corpus_fingerprint: str = ""
     ) -> list[int]:
-        """The numbers of the shards that `build` would lack."""
+        """The numbers of the shards that `build` would miss."""
         return missing_shards(self.encoder, Path(path), count, corpus_fingerprint)
 
     def check_disk(self, units: Iterable[Unit], path: Path) -> None:

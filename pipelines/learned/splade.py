@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from soundingline.pipelines.checkpoint import BODY, Checkpoint, CheckpointKind, own_length
 from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
-from soundingline.pipelines.index_folder import as_text, read_manifest
+from soundingline.pipelines.index_folder import field_text, read_manifest
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
 from soundingline.pipelines.learned.retriever import (
     Encoder,
@@ -259,7 +259,7 @@ def weighted_rows(documents: WeightedDocuments) -> Iterator[tuple[str, Mapping[s
                 valid="a mapping with docno, and toks as a dict of terms to weights",
             )
         check_weights(row["toks"])
-        docno = as_text(number, "docno", row.get("docno"))
+        docno = field_text(number, "docno", row.get("docno"))
         if not docno or docno in seen:
             raise InputError(f"document {number} has the docno {docno!r}", valid="unique ids")
         seen.add(docno)

@@ -14,7 +14,6 @@ Khattab and Zaharia, SIGIR 2020). A dot product is the MaxSim of one vector and 
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from soundingline.pipelines.device import check_memory, choose_device, gigabytes
+from soundingline.pipelines.device import check_memory, choose_device, free_disk, gigabytes
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import (
     REBUILD,
@@ -256,7 +255,6 @@ class MultiVectorEngine(VectorEngine):
 def _free_bytes(path: Path) -> int:
     """The free bytes of the disk of an index at `path`. What a killed build has left is counted
     among what is needed, so it counts as free."""
-    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     work = work_folder(path)
     left = sum(
         file.stat().st_size
@@ -264,7 +262,7 @@ def _free_bytes(path: Path) -> int:
         for file in part.rglob("*")
         if file.is_file()
     )
-    return shutil.disk_usage(folder).free + left
+    return free_disk(path) + left
 
 
 class VectorIndex(OpenedIndex, IndexArtifact):
@@ -494,7 +492,7 @@ class TorchSearch:
         candidates = [row.nonzero()[:, 0].cpu().numpy() for row in approximate >= least[:, None]]
 
         def best(query: Vectors, numbers: NDArray[np.int64]) -> BestDocuments:
-            return ordered(numbers, maxsim([query], self._documents, numbers)[0], depth)
+            return select_best(numbers, maxsim([query], self._documents, numbers)[0], depth)
 
         with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(best, queries, candidates))
@@ -602,13 +600,13 @@ def _score(
 def _best(scores: NDArray[np.float32], depth: int) -> BestDocuments:
     """The `depth` highest scores of all documents; of equal ones at the end, the first."""
     if depth >= len(scores):
-        return ordered(np.arange(len(scores)), scores, depth)
+        return select_best(np.arange(len(scores)), scores, depth)
     least = np.partition(scores, -depth)[-depth]
     numbers = np.flatnonzero(scores >= least)
-    return ordered(numbers, scores[numbers], depth)
+    return select_best(numbers, scores[numbers], depth)
 
 
-def ordered(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> BestDocuments:
+def select_best(numbers: NDArray[Any], scores: NDArray[np.float32], depth: int) -> BestDocuments:
     """The best of some documents in ascending order of their numbers."""
     order = np.lexsort((numbers, -scores))[:depth]
     return BestDocuments(numbers[order], scores[order].astype(np.float64))
@@ -675,7 +673,7 @@ class CompressedVectors:
 
 def write_compressed(blocks: Blocks, folder: Path) -> int:
     """Write the vectors of an encoded corpus; their dimensions. `InputError` for vectors too few to
-    train on, and for dimensions that are no multiple of 4."""
+    train on, and for dimensions that are not a multiple of 4."""
     rows = blocks.counts["rows"]
     dimensions = next(iter(blocks)).values.shape[1]
     if rows < FEWEST_ROWS or dimensions % _SUB:
@@ -806,7 +804,7 @@ class CompressedSearch:
             scores = self._approximate(similar, candidates)
             candidates = np.sort(candidates[np.argpartition(-scores, rescored)[:rescored]])
         (scores,) = maxsim([query], self._documents, candidates)
-        return ordered(candidates, scores, depth)
+        return select_best(candidates, scores, depth)
 
     def _candidates(self, similar: NDArray[np.float32]) -> NDArray[np.int64]:
         probes = min(self._probes, len(similar))

@@ -69,7 +69,7 @@ _STEP4 = {
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
 
 
-def stem(word: str) -> str:
+def porter_stem(word: str) -> str:
     """The stem of a lower-case word. Lengths count UTF-16 units, as Java's do."""
     if not word.isascii() and _ASTRAL.search(word):
         units = word.encode("utf-16", "surrogatepass")
@@ -301,7 +301,7 @@ class LuceneAnalyzer(_CachingAnalyzer):
             word = _lower(word)
             if word in stop_words:
                 return None
-            return stem(word) if stemming else word
+            return porter_stem(word) if stemming else word
 
         super().__init__(term)
 

@@ -73,7 +73,7 @@ class ScoreBuffers:
             except IndexError:
                 sums = np.zeros(self._documents, np.float32)
             yield sums
-            self._free.append(sums)  # not after an interrupt, which may leave sums behind
+            self._free.append(sums)  # not after an interrupt, which may leave sums
 
     def of(
         self,

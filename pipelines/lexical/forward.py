@@ -30,7 +30,7 @@ from soundingline.pipelines.lexical.storage import (
     array_path,
     check_offsets,
     check_range,
-    load_array,
+    map_array,
 )
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError
@@ -90,7 +90,7 @@ class _Files(NamedTuple):
     @classmethod
     def load(cls, folder: Path, arrays: Arrays) -> _Files:
         kinds = {"offsets": "<i8", "terms": "<i4", "frequencies": arrays.frequencies.dtype.str}
-        return cls(*(load_array(folder, name, kind) for name, kind in kinds.items()))
+        return cls(*(map_array(folder, name, kind) for name, kind in kinds.items()))
 
     def vector(self, arrays: Arrays, number: int, largest_frequency: int) -> Vector:
         entries = slice(*self.offsets[number : number + 2].tolist())

@@ -169,7 +169,7 @@ def invert(
             size = int(offsets[last] - offsets[first])
             numbers, values = np.empty(size, np.uint32), np.empty(size, kind)
             for postings in read():
-                place(postings, first, free, numbers, values)
+                place_postings(postings, first, free, numbers, values)
             documents.write(numbers.data)
             frequencies.write(values.data)
     return int(offsets[-1]), kind
@@ -215,7 +215,7 @@ def count_postings(terms: NDArray[Any], counts: NDArray[np.int64]) -> None:
 
 
 @compiled
-def place(
+def place_postings(
     postings: DocumentPostings,
     first: int,
     free: NDArray[np.int64],

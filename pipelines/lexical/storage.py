@@ -83,16 +83,16 @@ def array_path(folder: Path, name: str) -> Path:
 def load_postings(folder: Path, manifest: Mapping[str, Any]) -> Postings:
     """Map the postings of an index, read-only."""
     return Postings(
-        load_array(folder, "offsets", "<i8"),
-        load_array(folder, "documents", "<u4"),
-        load_array(folder, "frequencies", manifest["type"]),
+        map_array(folder, "offsets", "<i8"),
+        map_array(folder, "documents", "<u4"),
+        map_array(folder, "frequencies", manifest["type"]),
     )
 
 
 def load_arrays(folder: Path, postings: Postings) -> Arrays:
     """The postings of a lexical index with its other arrays, which are mapped read-only."""
     return Arrays(
-        *postings, load_array(folder, "lengths", "<i4"), load_array(folder, "length_codes", "|u1")
+        *postings, map_array(folder, "lengths", "<i4"), map_array(folder, "length_codes", "|u1")
     )
 
 
@@ -125,7 +125,7 @@ def _check_size(array: NDArray[Any], size: int, name: str) -> None:
         raise ValueError(f"{name}.bin has {len(array):,} numbers, and not {size:,}")
 
 
-def load_array(folder: Path, name: str, kind: str) -> NDArray[Any]:
+def map_array(folder: Path, name: str, kind: str) -> NDArray[Any]:
     """Map one array, read-only."""
     return np.frombuffer(map_bytes(array_path(folder, name)), dtype=kind)
 

@@ -12,7 +12,7 @@ from soundingline.pipelines.prompting import (
     PromptTemplate,
     Reply,
     json_answer,
-    json_object,
+    object_schema,
 )
 from soundingline.pipelines.requirements.scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
@@ -44,7 +44,7 @@ _ROW = {
     "rationale": {"type": "string"},
 }
 _ANSWER = {
-    "requirements": {"type": "array", "items": json_object(_ROW)},
+    "requirements": {"type": "array", "items": object_schema(_ROW)},
     "relevant": {"type": "boolean"},
     "probability": {"type": "number"},
 }

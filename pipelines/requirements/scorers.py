@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,7 +19,7 @@ from soundingline.pipelines.cache import Key, ResultCache, text_hash
 from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import Counts
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import FileName, InputError, parse
 from soundingline.toolkit.files import file_hash, fingerprint, read_text
 from soundingline.toolkit.search.scoring import (
     BY_SCORE,
@@ -253,6 +253,14 @@ class DocumentRow(_Row):
     origin: str | None = None
 
 
+class _FileContent(NamedTuple):
+    """Hash of a file; the scores by requirement, and the overall probability with its origin, by
+    question and document."""
+
+    digest: str
+    documents: dict[tuple[str, str], tuple[dict[str, RequirementScore], tuple[float | None, str]]]
+
+
 class FileScorer:
     """Scores that were made elsewhere, from a file.
 
@@ -270,15 +278,14 @@ class FileScorer:
 
     needs_llm = False
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: FileName[str]) -> None:
         self.path = path
         self._counts = Counts("documents", "absent")
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the file, whose lines have been checked."""
-        _ = self._documents
-        return fingerprint("file", file_hash(Path(self.path)))
+        return fingerprint("file", self._content.digest)
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -299,16 +306,12 @@ class FileScorer:
 
     def _document_score(self, candidate: CandidateDocument) -> DocumentScore:
         document = _normalised(candidate.question), candidate.docid
-        scores, overall = self._documents.get(document, ({}, (None, "")))
+        scores, overall = self._content.documents.get(document, ({}, (None, "")))
         rows = tuple(scores.get(_normalised(need.requirement)) for need in candidate.evidence)
         return DocumentScore(rows, *overall, NOT_IN_FILE if None in rows else "")
 
     @cached_property
-    def _documents(
-        self,
-    ) -> dict[tuple[str, str], tuple[dict[str, RequirementScore], tuple[float | None, str]]]:
-        """The scores by requirement, and the overall probability with its origin, by question and
-        document."""
+    def _content(self) -> _FileContent:
         documents: dict[Any, Any] = {}
         try:
             lines = read_text(Path(self.path)).split("\n")
@@ -332,7 +335,7 @@ class FileScorer:
             if row.overall is not None:
                 overall = row.overall, row.origin or ""
             documents[document] = scores, overall
-        return documents
+        return _FileContent(file_hash(Path(self.path)), documents)
 
 
 def _normalised(text: str) -> str:

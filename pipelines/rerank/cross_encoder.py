@@ -34,7 +34,7 @@ CLASSIFIER = CheckpointKind(
     "has no output that was trained to score pairs",
     "a sequence classifier with one label (a score) or two (irrelevant, relevant), such as "
     f"{MODEL}",
-    "choose a cross-encoder, or train one: soundingline train --kind cross_encoder --start",
+    "choose a cross-encoder, or train one as docs/examples/train_reranker.py does",
     unused=(),
 )
 Row: TypeAlias = Mapping[str, list[int]]

@@ -1,7 +1,7 @@
 """Rank1 (Weller et al., "Rank1: Test-Time Compute for Reranking in Information Retrieval", 2025):
 a language model that reasons about a passage and then says whether it is relevant.
 
-The model runs behind a server for text completions: `vllm serve jhu-clsp/rank1-7b --max-model-len
+The model runs on a server for text completions: `vllm serve jhu-clsp/rank1-7b --max-model-len
 4000`. llama.cpp's server omits the tokens of the verdict, so that each needs a second request.
 """
 
@@ -237,12 +237,12 @@ class Rank1(Scorer):
         return verdict(token.top) if token else None
 
 
-def closing_token(tokens: Sequence[Token], behind: str = CLOSE) -> Token | None:
-    """The last token that says true or false directly after the text `behind`, or None."""
+def closing_token(tokens: Sequence[Token], closing: str = CLOSE) -> Token | None:
+    """The last token that says true or false directly after the text `closing`, or None."""
     for position in range(len(tokens) - 1, -1, -1):
         before = tokens[max(0, position - _CLOSING_TOKENS) : position]
         text = "".join(token.text for token in before).rstrip(SPACES)
-        if word(tokens[position].text) in _SIDES and text.endswith(behind):
+        if word(tokens[position].text) in _SIDES and text.endswith(closing):
             return tokens[position]
     return None
 

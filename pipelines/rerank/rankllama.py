@@ -1,7 +1,7 @@
 """RankLLaMA (Ma et al., "Fine-Tuning LLaMA for Multi-Stage Text Retrieval", SIGIR 2024): a Llama
 with one output, read at the last token of query and document.
 
-The published checkpoints were trained without `</s>` behind the document, although the paper's
+The published checkpoints were trained without `</s>` after the document, although the paper's
 formula has it, and each part has its own `<s>`: `<s> query: ... <s> document: title text`. Both are
 arguments, because later checkpoints and the text-ranking study differ.
 """
@@ -57,8 +57,8 @@ class RankLlamaPrompts:
     the query only where it would take more than half.
 
     `layout`: `pair`, `<s>` + query and `<s>` + document, as the published checkpoints were trained
-    and as their model cards have it; `joined`, one text behind one `<s>`, as Tevatron has it since
-    and with it the text-ranking study. `end_of_sequence` puts the tokenizer's behind the document,
+    and as their model cards have it; `joined`, one text after one `<s>`, as Tevatron has it since
+    and with it the text-ranking study. `end_of_sequence` puts the tokenizer's after the document,
     for checkpoints that were trained so; it is never cut.
     """
 
@@ -232,7 +232,7 @@ class RankLLaMA(NeuralScorer):
 
     def _logits(self, network: Any, inputs: Sequence[RankLlamaInput]) -> Tensor:
         torch, device = import_optional("torch"), self.placement.device
-        # Attention looks back only: padding behind a pair changes nothing before it, and needs no
+        # Attention looks back only: padding after a pair changes nothing before it, and needs no
         # mask.
         ids = padded([each.ids for each in inputs], 0, device)["input_ids"]
         hidden = network.model(ids, use_cache=False).last_hidden_state

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, filterfalse, islice
 from pathlib import Path
@@ -148,7 +148,7 @@ class Scorer(Reranker):
         if self.long_documents not in (None, *LONG_DOCUMENTS):
             valid = f"null, {', '.join(LONG_DOCUMENTS)}"
             raise InputError(f"long_documents={self.long_documents!r}", valid=valid)
-        if self.long_documents == "max_passage" and not self._has_windows:
+        if self.long_documents == "max_passage" and self.windows is None:
             raise InputError(
                 f"long_documents=max_passage, and {type(self).__name__} has no windows",
                 valid="truncate",
@@ -164,9 +164,9 @@ class Scorer(Reranker):
         """One score for each query and its text, in the same order; higher is more relevant. It
         must not depend on the other pairs. A score may be not a number."""
 
-    def windows(self, query: str, text: str) -> list[str]:
-        """The text in parts that the model reads with the query without a cut."""
-        return [text]
+    windows: ClassVar[Callable[[Any, str, str], list[str]] | None] = None
+    """A method `windows(query, text)` gives the text in parts that the model reads with the query
+    without a cut; None for a model without windows."""
 
     @property
     def fingerprint(self) -> str:
@@ -220,7 +220,7 @@ class Scorer(Reranker):
         """The score of each text's best window. A window without a score does not count."""
         # A text without a word may have no window.
         windows_of = [
-            (self.windows(query, text) if by_windows else None) or [text]
+            (self.windows(query, text) if self.windows and by_windows else []) or [text]
             for query, text, by_windows in items
         ]
         sizes = list(map(len, windows_of))
@@ -261,15 +261,11 @@ class Scorer(Reranker):
         return [scores[row] for row in rows]
 
     @property
-    def _has_windows(self) -> bool:
-        return type(self).windows is not Scorer.windows
-
-    @property
     def _by_windows(self) -> bool:
         if self.long_documents:
             return self.long_documents == "max_passage"
         whole_documents = bool(self.collection and self.collection.whole_documents)
-        return whole_documents and self._has_windows
+        return whole_documents and self.windows is not None
 
     def _source(self) -> str:
         try:
@@ -538,7 +534,7 @@ def _with_texts(rows: pd.DataFrame, texts: Texts | None) -> pd.DataFrame:
         units = texts(different)
     except KeyError as error:
         raise InputError(
-            f"the ranking names {error}, which the document store lacks",
+            f"the ranking names {error}, which is missing from the document store",
             do="build the index and the store from the same corpus",
         ) from error
     contents = {docno: unit.contents for docno, unit in zip(different, units, strict=True)}

@@ -4,7 +4,6 @@ Models that keep to no protocol: what the harness asks of them, and what it take
 import asyncio
 import itertools
 import json
-import math
 import re
 import threading
 import time
@@ -12,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.assertions import refused
 from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
+from support.runs import ended
 
 from soundingline.agents import prompt
 from soundingline.agents.base import Budget, RunResources
@@ -28,7 +29,7 @@ from soundingline.toolkit.llm import errors as llm_errors
 from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price, UsageTotals
-from soundingline.toolkit.report.measures import describe
+from soundingline.toolkit.report.measures import look_up_measure
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import (
     RUN_OUT_OF_MONEY,
@@ -92,10 +93,6 @@ def ask(model, *, session=None, clock=time.monotonic, **arguments):
     limits = {name: arguments.pop(name) for name in list(arguments) if name in LIMITS}
     agent = ChatAgent(model=model, budget=Budget(**limits), clock=clock, **arguments)
     return asyncio.run(agent.run(QUESTION, session or tool()))
-
-
-def ended(trajectory):
-    return trajectory.status, trajectory.reason
 
 
 def roles(trajectory):
@@ -219,8 +216,8 @@ def test_time_closes_the_tools_and_ends_the_question(steps, steer_at, wanted, ch
     assert ended(trajectory) == wanted
     assert (trajectory.answer.exact != "") == (wanted[1] == "")
     assert [request.settings.tool_choice for request in model.requests] == choices
-    if wanted[0] == "timed_out":
-        assert trajectory.messages[-1]["content"] == ANSWER
+    answers = sum(step == saying() for _, step in steps)  # a late one is recorded too
+    assert (trajectory.messages[-1]["content"] == ANSWER) == answers
 
 
 def test_a_server_or_a_search_that_stalls_is_left_when_time_is_over():
@@ -501,25 +498,23 @@ def test_replies_without_text_and_call_are_sampled_again_and_count_no_turn():
     assert trajectory.usage["output_tokens"] == 25
     stored = from_record(json.loads(dump_trajectory(trajectory)))
     assert stored.usage["agent_resampled"] == 3
-    assert "sampled again" in describe("usage_agent_resampled").definition
+    assert "sampled again" in look_up_measure("usage_agent_resampled").definition
 
 
-@pytest.mark.parametrize(("resample", "requests"), [(0, 3), (2, 5)])
-def test_resampling_ends_and_the_model_is_then_told_that_its_reply_was_empty(resample, requests):
+@pytest.mark.parametrize(("resample", "counted"), [(0, None), (2, 2)])
+def test_resampling_ends_and_the_model_is_then_told_that_its_reply_was_empty(resample, counted):
     model = ScriptedModel(*[Turn()] * (resample + 1), calling(), saying())
     trajectory = ask(model, resample=resample)
-    assert ended(trajectory) == ("completed", "") and len(model.requests) == requests
+    assert ended(trajectory) == ("completed", "")
     told = [PROMPT["empty"] in str(request.messages) for request in model.requests]
     assert told == [False] * (resample + 1) + [True, True]
-    assert trajectory.usage.get("agent_resampled", 0) == resample
+    assert trajectory.usage.get("agent_resampled") == counted
 
 
 def test_output_tokens_of_replies_that_were_sampled_again_count():
     steps = Turn(usage=used(9, 60)), calling(), saying()
     assert ended(ask(ScriptedModel(*steps), resample=9)) == ("completed", "")
     assert ended(ask(ScriptedModel(*steps), resample=9, output_tokens=50))[1] == "output_tokens"
-    with pytest.raises(InputError, match=r"agent\.resample=-1\. valid: a whole number, 0 or more"):
-        ChatAgent(resample=-1)
 
 
 FAULTS = {
@@ -644,50 +639,10 @@ def test_an_own_prompt_is_sent_as_it_is_and_names_only_tools_that_the_session_ha
             ClosedBookAgent(prompt=name).check_tool(session)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"queries": "letters"}, "neutral, words, meaning, matched"),
-        ({"prompt": "pi_seryni"}, "pi_serini"),
-        ({"prompt": "/nowhere/mine.txt"}, "browsecomp_plus"),
-        ({"first_call": "browse"}, r"first_call.*'browse'"),
-        ({"seconds": 0}, "seconds=0"),
-        ({"turns": 1.5}, "turns=1.5"),
-        ({"turns": math.inf}, "turns=inf"),
-        ({"seconds": math.inf}, "seconds=inf"),
-        ({"steer_at": 70}, "steer_at=70"),
-        ({"tool_calls": True}, "tool_calls=True"),
-        ({"dollars": 1.0}, "price"),
-        ({"exposed_tokens": 0}, "exposed_tokens=0"),
-        ({"answer_tokens": None}, "answer_tokens=None"),
-    ],
-)
-def test_impossible_settings_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        ask(ScriptedModel(), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"clock": "sundial"}, "budget.clock is 'sundial'. valid: wall, virtual"),
-        ({"clock": "virtual"}, r"budget.speed.input=None.*declare the tokens of the model"),
-        ({**VIRTUAL, "speed": {"input": 1, "output": 0}}, r"budget.speed.output=0"),
-        ({"speed": {"thought": 1}}, "budget.speed names thought. valid: input, output"),
-        ({"stage_seconds": {"rerank": 1}}, "names rerank. valid: rewriter, .*, reranker"),
-        ({"stage_seconds": {"reranker": -1}}, "budget.stage_seconds.reranker=-1"),
-    ],
-)
-def test_an_impossible_clock_is_refused(limits, message):
-    with pytest.raises(InputError, match=message):
-        Budget(**limits)
-
-
 def test_a_prompt_without_a_section_is_refused(tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("=== system ===\nBe good.\n=== question ===\n{question}\n")
-    with pytest.raises(InputError, match=r"system, question\. valid: .*truncated"):
-        load_prompt(str(path))
+    refused(r"system, question\. valid: .*truncated", lambda: load_prompt(str(path)))
 
 
 # Models that keep to no protocol.
@@ -708,10 +663,6 @@ def counts(trajectory, *names):
 
 def choices(model):
     return [request.settings.tool_choice for request in model.requests]
-
-
-def last_words(model, number):
-    return str(model.requests[number].messages[-1]["content"])
 
 
 # The reminder of the answer format.
@@ -741,9 +692,9 @@ def test_an_answer_without_the_format_is_accepted_after_one_reminder(text, after
     assert demands(trajectory) == ["reminder"] * reminded
     assert counts(trajectory) == [0, reminded]
     assert len(trajectory.calls) == max(1, len(after))
-    if reminded:
-        assert trajectory.answer.exact == "Torvald Brekke"
-        assert "Exact Answer:" in last_words(model, 2)
+    assert (trajectory.answer.exact == "Torvald Brekke") == (reminded or text == ANSWER)
+    asked = [model.last_message(number) for number in range(2, len(model.requests))]
+    assert ["Exact Answer:" in words for words in asked] == [True, False][: len(asked)]
 
 
 @pytest.mark.parametrize(
@@ -809,7 +760,7 @@ def test_the_reminder_offers_a_call_only_where_tools_are_open(prompt, turns, wan
     trajectory = ask(model, prompt=prompt, remind=True, turns=turns)
     assert ended(trajectory) == wanted and demands(trajectory) == ["reminder"]
     assert trajectory.answer.exact == "Torvald Brekke" and choices(model)[2] == last_choice
-    reminder = last_words(model, 2)
+    reminder = model.last_message(2)
     assert "Your last reply is no answer yet" in reminder
     assert ("call it now" in reminder) == (turns is None)
     assert ("no tools to call now" in reminder) == (turns is not None)
@@ -820,14 +771,14 @@ def test_no_call_is_offered_when_time_is_nearly_over_and_to_an_agent_without_too
     clock = Clock()
     model = ScriptedModel(clock.then(250, calling()), saying(PROSE), saying())
     ask(model, clock=clock, seconds=300, remind=True)
-    assert last_words(model, 1) == PROMPT["steer"]
-    assert "no tools to call now" in last_words(model, 2)
+    assert model.last_message(1) == PROMPT["steer"]
+    assert "no tools to call now" in model.last_message(2)
     model = ScriptedModel(saying(PROSE), saying())
     agent = ClosedBookAgent(model=model, remind=True, first_call="search")
     trajectory = asyncio.run(agent.run(Topic("q1", "Who?"), tool()))
     assert ended(trajectory) == ("completed", "") and demands(trajectory) == ["reminder"]
     assert trajectory.answer.exact == "Torvald Brekke" and choices(model) == ["auto", "auto"]
-    assert "no tools to call now" in last_words(model, 1)
+    assert "no tools to call now" in model.last_message(1)
 
 
 # A search first.
@@ -840,12 +791,7 @@ def test_no_call_is_offered_when_time_is_nearly_over_and_to_an_agent_without_too
         # Another tool is no search.
         ([calling(READ), calling()], ["search", "search", "auto"], [], [0, 0]),
         ([saying(PROSE), calling()], ["search", "search", "auto"], ["first_call"], [0, 0]),
-        (
-            [saying(PROSE)] * 2,
-            ["search", "search", "search"],
-            ["first_call", "reminder"],
-            [1, 1],
-        ),
+        ([saying(PROSE)] * 2, ["search", "search", "search"], ["first_call", "reminder"], [1, 1]),
         # A model that cannot be forced is not forced for ever.
         (
             [calling(call("google", f"c{n}", query="mill")) for n in range(3)] + [calling()],
@@ -972,7 +918,7 @@ def test_a_prompt_may_have_words_of_its_own_for_the_reminder(tmp_path):
         path.write_text(f"{path.read_text()}{own}")
         model = ScriptedModel(calling(), saying(PROSE), saying())
         ask(model, prompt=str(path), remind=True, turns=turns)
-        assert last_words(model, 2) == words
+        assert model.last_message(2) == words
 
 
 def test_what_may_be_demanded_is_in_the_fingerprints_of_agents_that_demand_it(monkeypatch):

@@ -19,11 +19,11 @@ from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, co
 from soundingline.agents.keyword.clues import (
     Clue,
     Rarity,
+    crude_stem,
     find_clues,
     heaviest,
     is_content,
     make_queries,
-    stem,
     words,
 )
 from soundingline.experiments import Experiment
@@ -58,7 +58,7 @@ SPELLING = Rarity()
     ],
 )
 def test_forms_of_a_word_share_a_stem_and_different_words_do_not(left, right, equal):
-    assert (stem(left) == stem(right)) == equal
+    assert (crude_stem(left) == crude_stem(right)) == equal
 
 
 def test_words_keep_numbers_names_and_apostrophes_whole_and_some_are_content():
@@ -75,15 +75,6 @@ def test_rarity_is_lucenes_idf_relative_to_one_document_or_read_from_the_spellin
     assert 0 < rarity("common") < rarity("water")
     assert SPELLING("1871") > SPELLING("swan") < SPELLING("Swan")
     assert SPELLING("embroidery") > SPELLING("cat") > SPELLING("the") == 0.0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"documents": 5}, {"document_frequency": len}, {"document_frequency": len, "documents": 0}],
-)
-def test_statistics_that_are_incomplete_or_impossible_are_refused(arguments):
-    with pytest.raises(InputError, match="documents"):
-        Rarity(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -186,10 +177,13 @@ def test_the_question_word_gives_the_kind(question, kind):
 def test_candidates_of_each_kind_are_read_where_they_are(kind, text, wanted):
     candidates = list(FINDERS[kind](text))
     assert " | ".join(candidate.text for candidate in candidates) == wanted
-    for candidate in candidates if kind != "reason" else ():
-        assert text[candidate.start :].startswith(candidate.text)
-    if kind == "place":
-        assert candidates[1].weight > candidates[0].weight, "after a preposition"
+    where = [text.find(each.text, each.start) - each.start for each in candidates]
+    assert not any(where) or kind == "reason"
+
+
+def test_a_place_after_a_preposition_weighs_more():
+    subject, place = FINDERS["place"]("Then Faraday moved to Surrey.")
+    assert place.weight > subject.weight
 
 
 CLUES = {"museum": 1.0, "found": 0.5, "tulsa": 0.5}
@@ -482,20 +476,6 @@ def test_a_single_refusal_is_survived():
     assert (trajectory.status, trajectory.answer.exact) == ("completed", "Torvald Brekke")
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("max_searches", -1),
-        ("max_searches", 2.5),
-        ("max_searches", True),
-        ("documents", 0),
-    ],
-)
-def test_an_impossible_value_is_named(name, value):
-    with pytest.raises(InputError, match=name):
-        KeywordAgent(**{name: value})
-
-
 @pytest.mark.slow
 def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_root, tmp_path):
     """Every tenth question of `dev`. The bounds are far below what was measured (1.0 and .27), and
@@ -653,8 +633,8 @@ def test_it_is_right_exactly_if_the_record_of_its_calls_shows_all_facts(tool, ho
     measured = evaluate_run(run_with(reader, made, tool=tool), made).per_question
     assert len(measured["accuracy"]) == 12
     assert measured["answer_shown"] == measured["accuracy"] == measured["label_right"]
-    if hops == 1 and not getattr(tool, "max_tokens", None):
-        assert any(measured["accuracy"].values())
+    cut = isinstance(tool, TopK) and tool.max_tokens is not None
+    assert any(measured["accuracy"].values()) or hops == 2 or cut
 
 
 def test_the_pages_of_one_document_are_read_as_one_text():
@@ -670,8 +650,6 @@ def test_the_pages_of_one_document_are_read_as_one_text():
 
 
 def test_another_reader_and_a_benchmark_without_answers_in_its_evidence_are_refused():
-    with pytest.raises(InputError, match=r"agent.reader='best'. valid: own, simulated"):
-        KeywordAgent(reader="best")
     benchmark = world(questions="sets:2")
     assert simulated_reader(KeywordAgent(), benchmark, benchmark.document_texts) is None
     with pytest.raises(InputError, match=r"no question with an answer.*set agent.reader=own"):

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.assertions import refused
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, saying, used
 from support.needs import cases
+from support.runs import ended
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.literature import Navigator, OverlapScorer
@@ -27,7 +29,6 @@ from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Link, SearchResult, Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import AuthenticationFailed, OutOfMoney, ServerTimeout
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.prices import Price
@@ -96,14 +97,6 @@ def answered(
     return asyncio.run(agent.run(Topic("q", QUESTION), tool))
 
 
-def request(model, number):
-    return str(model.requests[number].messages[-1]["content"])
-
-
-def ended(trajectory):
-    return trajectory.status, trajectory.reason
-
-
 def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence(tmp_path):
     revised, scorer = [*CHECKLIST, "was not burnt"], Scorer()
     gaps = {"missing": ["mills that burnt"], "strategy": "Search for fires."}
@@ -115,7 +108,7 @@ def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence(t
     assert (first["checklist"], second["checklist"]) == (CHECKLIST, revised)
     assert (first["missing"], second["missing"]) == ([], gaps["missing"])
     assert first["planned_by"] == second["planned_by"] == "model" and second["stopped"] == "plan"
-    table = request(model, 1)
+    table = model.last_message(1)
     for text in (
         *("Round 2 of 5", "1. grinds barley", "1. 3 satisfied, 0 not, 0 open", "> wey | The wey |"),
         *("- search: mill barley (3 new)", "The strategy so far:\n(none)"),
@@ -123,7 +116,7 @@ def test_plans_and_checklists_are_the_models_and_are_revised_from_the_evidence(t
     ):
         assert text in table
     assert table.count(">   wey | This mill grinds barley and stands by the Wey.") == 1
-    assert "The strategy so far:\nSearch for fires." in request(model, 2)
+    assert "The strategy so far:\nSearch for fires." in model.last_message(2)
     assert len(scorer.scored) == len(set(scorer.scored)), "nothing is scored twice"
     assert ("wey", "was not burnt") in scorer.scored
     assert first["librarians"][0]["error"] == ""
@@ -215,7 +208,7 @@ def test_a_question_without_any_score_and_one_whose_run_must_stop_have_failed(er
 def test_a_navigator_that_returns_prose_is_asked_once_more_and_then_rules_plan():
     model = ScriptedModel(saying("Let me think."), plan("mill barley"), STOP)
     assert answered(model, rounds=2).answer.documents[0] == "wey"
-    assert "Reply with that object alone" in request(model, 1)
+    assert "Reply with that object alone" in model.last_message(1)
     model = ScriptedModel(saying(""), last=saying("See The Fabled Mill (2031), by N. Obody."))
     trajectory = answered(model, rounds=3)
     assert trajectory.status == "completed"
@@ -299,7 +292,7 @@ def test_an_empty_pool_ends_in_an_empty_list():
     model = ScriptedModel(plan("nothing like it"), plan("nor this"))
     trajectory = answered(model, texts={}, rounds=2)
     assert trajectory.status == "completed" and trajectory.answer.documents == ()
-    assert "0 satisfied" in request(model, 1)
+    assert "0 satisfied" in model.last_message(1)
 
 
 # A token takes a second, and a search 20.
@@ -329,8 +322,8 @@ def test_each_budget_ends_the_rounds_with_what_was_scored(budget, resources, sta
     model = ScriptedModel(last=plan("mill barley", "town sea"))
     trajectory = answered(model, budget=budget, resources=resources, rounds=9, patience=9)
     assert ended(trajectory) == (status, reason)
-    if reason != "context_window":
-        assert trajectory.answer.documents and len(trajectory.rounds) == 1
+    rounds = 0 if reason == "context_window" else 1
+    assert (bool(trajectory.answer.documents), len(trajectory.rounds)) == (rounds > 0, rounds)
 
 
 def test_money_that_ends_in_the_middle_of_a_round_leaves_what_was_scored_before():
@@ -383,7 +376,7 @@ def test_a_question_survives_kill_9_between_rounds(tmp_path):
     assert trajectory.status == "completed", trajectory.traceback
     assert {docid for docid, _ in scorer.scored} == {"rye"}
     assert [row["round"] for row in trajectory.rounds] == [1, 2]
-    assert "went on behind round 1" in trajectory.warnings
+    assert "went on after round 1" in trajectory.warnings
     with folder.writing({"sealed": False, "fingerprints": {}}):
         folder.write(trajectory)
     assert not file.exists() and folder.read("q") == trajectory
@@ -443,8 +436,7 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
     assert Navigator().fingerprints["calibration"] == "none"
     for damaged in ("", "[]", '{"method": "magic"}', '{"method": "isotonic", "x": [1], "y": []}'):
         path.write_text(damaged)
-        with pytest.raises(InputError, match="calibration"):
-            Navigator(calibration=str(path))
+        refused("calibration", lambda: Navigator(calibration=str(path)))
 
 
 def test_a_logistic_calibration_is_right_at_any_slope(tmp_path):
@@ -490,20 +482,7 @@ def test_a_prompt_of_ones_own_needs_all_its_sections(tmp_path):
     path = tmp_path / "own.txt"
     path.write_text("=== system ===\nPlan.\n", encoding="utf-8")
     for prompt, message in ((str(path), "navigator's prompt"), ("nowhere", "no prompt")):
-        with pytest.raises(InputError, match=message):
-            Navigator(prompt=prompt)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("rounds", "queries", "requirements", "pool", "shown", "listed", "patience"),
-        *("ordered", "enough", "librarians", "librarian_seconds"),
-    ],
-)
-def test_impossible_settings_are_refused(name):
-    with pytest.raises(InputError, match=name):
-        Navigator(**{name: 0})
+        refused(message, Navigator, prompt=prompt)
 
 
 # Without a model: requirements read from a question, and plans by rules.
@@ -795,7 +774,7 @@ def facts(trajectory):
         del timed["seconds"]
     del record["started"]
     record["usage"] = {n: v for n, v in record["usage"].items() if "seconds" not in n}
-    record["warnings"] = [w for w in record["warnings"] if not w.startswith("went on behind")]
+    record["warnings"] = [w for w in record["warnings"] if not w.startswith("went on after")]
     return dict(record)
 
 
@@ -816,8 +795,8 @@ def test_a_kill_behind_any_round_changes_nothing(tmp_path, seed, model):
         assert broken.reads[-1] == unbroken.reads[-1], "what the re-ranker of lists reads"
         assert sorted(broken.reads) == sorted(unbroken.reads), "what the scorer reads"
         assert broken.asked == unbroken.asked, "an equal query is not searched again"
-        notes = [w for w in broken.trajectory.warnings if w.startswith("went on behind")]
-        assert notes == [f"went on behind round {number}" for number in kills]
+        notes = [w for w in broken.trajectory.warnings if w.startswith("went on after")]
+        assert notes == [f"went on after round {number}" for number in kills]
 
 
 @pytest.mark.parametrize("calls", [5, 9, 14])
@@ -841,6 +820,6 @@ def test_rounds_behind_a_damaged_one_are_done_again_with_the_same_end(tmp_path, 
     path.write_bytes(b"".join(lines))
     again = started(World(1, faults=False), path, Counter(), model=True)
     assert facts(again) == facts(unbroken.trajectory)
-    behind = [f"went on behind round {damaged - 1}"] if damaged > 1 else []
-    assert [w for w in again.warnings if w.startswith("went on behind")] == behind
+    behind = [f"went on after round {damaged - 1}"] if damaged > 1 else []
+    assert [w for w in again.warnings if w.startswith("went on after")] == behind
     assert path.with_name(f"{path.name}.damaged-1").read_bytes() == b"".join(lines)

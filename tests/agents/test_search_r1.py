@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, saying
+from support.runs import ended
 
 from soundingline.agents.base import Budget
 from soundingline.agents.search_r1 import SearchR1Agent
@@ -104,7 +105,7 @@ def test_a_reply_that_is_cut_has_an_action_or_is_corrected():
 )
 def test_after_the_last_turn_there_is_one_reply_and_no_search(final, answer):
     trajectory, model = ask(*[saying(SEARCH)] * 4, saying(final))
-    assert (trajectory.status, trajectory.reason) == ("out_of_turns", "turns")
+    assert ended(trajectory) == ("out_of_turns", "turns")
     assert trajectory.answer.exact == answer
     assert len(trajectory.calls) == 4 and len(model.requests) == 5
     # Nothing is demanded: the last request ends in the newest results.

@@ -38,7 +38,7 @@ from soundingline.agents.chat import ChatAgent
 from soundingline.agents.literature import Navigator
 from soundingline.experiments import Experiment
 from soundingline.experiments.build import make_search_tool
-from soundingline.experiments.pipeline import statistics as corpus_statistics
+from soundingline.experiments.pipeline import index_statistics as corpus_statistics
 from soundingline.experiments.pipeline import with_literature_tools
 from soundingline.experiments.rollouts import Progress, Rollout, RolloutRunner
 from soundingline.experiments.serve.server import prepared_process
@@ -313,7 +313,7 @@ def librarians(questions=200, documents=2000, pool=40, librarians=100):
 
 def _navigate(experiment, caches, navigator, size):
     """The costs of four times `size` questions."""
-    config, built = experiment.settings.config, experiment.collection
+    config, built = experiment.settings.config, experiment.built
     interface, _ = with_literature_tools(make_search_tool(config.tool), built, config)
     blocking, ledger = BlockingModel("scores", role="librarian"), Ledger()
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
@@ -328,7 +328,7 @@ def _navigate(experiment, caches, navigator, size):
         # The number makes it a question that no cache knows.
         question = Topic(f"q{number}", f"{topic.text} ({number})")
         async with slots:
-            session = interface.open(backend.for_question(question.qid), built.prepared.store)
+            session = interface.open(backend.for_question(question.qid), built.collection.store)
             trajectory = await navigator.run(question, session)
         assert trajectory.status == "completed", trajectory.traceback
 

@@ -32,7 +32,7 @@ from harness import (
 )
 from support.benchmarks import SmallBenchmark
 
-from soundingline.agents.keyword.clues import WORD, is_content, stem
+from soundingline.agents.keyword.clues import WORD, crude_stem, is_content
 from soundingline.experiments.build import make
 from soundingline.experiments.cli import main
 from soundingline.experiments.config import Settings
@@ -259,7 +259,7 @@ LONGEST = 4  # terms of an answer that is a name, a number or a phrase, and no s
 
 
 def content(text):
-    return {stem(word) for word in WORD.findall(text) if is_content(word)}
+    return {crude_stem(word) for word in WORD.findall(text) if is_content(word)}
 
 
 def clues_of(source):
@@ -288,7 +288,7 @@ def measured(source, sample=1):
     for number, document in enumerate(source.documents()):
         words = len(document.text.split())
         if words >= ARTICLE and (number % sample == 0 or document.docid in judged):
-            stems = map(stem, WORD.findall(f"{document.title} {document.text}"))
+            stems = map(crude_stem, WORD.findall(f"{document.title} {document.text}"))
             counts[document.docid] = Counter(term for term in stems if term in every)
             lengths[document.docid] = words
             titles[document.docid] = content(document.title)

@@ -87,7 +87,7 @@ def test_a_graph_is_opened_where_it_was_built_before(
     monkeypatch.setattr(LinkGraph, "build", None)
     opened = graph_of(BeirBenchmark(linked.path), store, tmp_path)
     assert same(built, opened) and opened.missing == 1
-    assert capsys.readouterr().err.count("name documents that its corpus lacks") == 2
+    assert capsys.readouterr().err.count("name documents that are missing from its corpus") == 2
 
 
 def test_another_file_of_links_is_another_graph(linked, store, tmp_path):

@@ -3,13 +3,15 @@ are compared with a paper's."""
 
 import json
 import re
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.benchmarks import TINY
+from support.benchmarks import SMALL_WORLD, TINY
 from support.runs import starts
 
+from soundingline.experiments import build
 from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
 from soundingline.toolkit.evaluation.judge import verdicts_in
 from soundingline.toolkit.json_lines import JsonLinesLog
@@ -156,7 +158,7 @@ def test_the_cap_that_a_run_was_made_with_holds_for_its_judge(entry, capsys):
 
 
 def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(entry, capsys):
-    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "preflight=0")
+    run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "preflight.questions=0")
     # Six answers take 0.63 dollars each, so that two verdicts are left to pay.
     cap = 6 * 0.63 + 2.5 * DOLLARS
     assert entry("run", *run, f"budget.run_dollars={cap}") == 2
@@ -173,6 +175,7 @@ def test_agent_and_judge_of_a_run_spend_from_one_cap_and_stand_on_one_ledger(ent
 
 def test_a_question_whose_money_is_gone_is_judged_all_the_same(entry):
     run = (*TINY, *MODEL, *JUDGE[1:], "name=k", "llm.price=1000", DEAR, "llm.turns=9")
+    run += ("preflight.questions=0",)  # No question has an answer, which would end the run.
     assert entry("run", *run, "budget.dollars=0.8") == 0
     folder = RunFolder("runs/k")
     assert set(folder.statuses().values()) == {"out_of_money"}
@@ -309,7 +312,7 @@ def test_known_causes_are_named_and_nothing_is_called_reproduced(printed, tmp_pa
 
 
 def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
-    sweep = ("experiment=text_ranking/table2", "scale=laptop", *TINY)
+    sweep = ("experiment=text_ranking/table2", "scale=laptop", *SMALL_WORLD)
     assert entry("run", *sweep) == 0
     capsys.readouterr()
     assert entry("compare", "--published", "runs/text_ranking_table2-fictional") == 0
@@ -317,7 +320,7 @@ def test_a_laptop_sweep_of_a_paper_s_experiment(entry, capsys):
     assert "arXiv 2602.21456, Table 2" in text
     assert "Known cause of differences: a laptop run" in text
     assert "the judge is the exact rule, the paper's is Qwen/Qwen3-32B" in text
-    assert "no evidence on the paper's result, which needs its 830 questions" in text
+    assert "not evidence on the paper's result, which needs its 830 questions" in text
     runs = list(Path("runs/text_ranking_table2-fictional").glob("*/manifest.json"))
     named = [contents(run)["config"]["comparison"]["published"] for run in runs]
     assert named == ["text_ranking/table2"] * 2
@@ -342,3 +345,31 @@ def test_an_unknown_published_table_is_answered_with_the_known_ones(entry, capsy
         assert entry("compare", "--published", "runs/s") == 2
         message = capsys.readouterr().err
         assert f"no published table {name}" in message and "text_ranking/table13" in message
+
+
+def test_a_command_makes_each_of_its_objects_once(entry, monkeypatch):
+    """The two models of a run with `llm=`, the agent's and the rewriter's, are objects of their
+    own, and so are the benchmarks of the two splits of a tuning."""
+    made, instantiate = Counter(), build.instantiate
+
+    def counted(option):
+        made[option._get_full_key(None)] += 1
+        return instantiate(option)
+
+    monkeypatch.setattr(build, "instantiate", counted)
+    grid = ("grid.k1=[0.5,1.5]", "grid.b=[0.5]", "tuning.folds=2", "tuning.references=[[0.9,0.4]]")
+    commands = [
+        ("run", *TINY, *MODEL, *JUDGE[1:], "rewriter=q2q", "name=x"),
+        ("rank", *TINY, "name=r"),
+        ("evaluate", *JUDGE, "runs/x"),
+        ("judge", *JUDGE, "runs/x"),
+        ("replay", "runs/x"),
+        ("tune", *TINY, "benchmark.questions=12", *grid, "name=t"),
+    ]
+    several = {"run": {"llm": 2}, "tune": {"benchmark": 2}}
+    for command in commands:
+        made.clear()
+        assert entry(*command) == 0
+        assert made["budget"] == 1
+        again = {name: count for name, count in made.items() if count > 1}
+        assert again == several.get(command[0], {}), command

@@ -10,7 +10,7 @@ from support.benchmarks import TINY
 from support.checkpoints import save_sentence_model
 from support.commands import run_entry
 
-from soundingline.experiments.training import fit_probabilities, pairs_of
+from soundingline.experiments.fitting import fit_probabilities, pairs_of
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.trajectory import Trajectory
 
@@ -33,7 +33,7 @@ LIBRARIANS = (
     *("llm@librarian_llm=scripted", f"librarian_llm.says='{SCORES}'"),
 )
 PAPER = (
-    *(*TINY, SEARCHPATH, "benchmark=fictional", "benchmark.questions=sets:2"),
+    *(*TINY, SEARCHPATH, "benchmark.questions=sets:2"),
     *(f"{group}=scripted" for group in ("llm", "llm@librarian_llm", "llm@reranker_llm")),
     *("retriever=bm25_default", "unit=document", "concurrency=1"),
 )

@@ -1,9 +1,11 @@
 """A cell is named by its own configuration, and found again by it."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from support.benchmarks import TINY
 
 from soundingline.experiments import Experiment
 from soundingline.experiments.config import Settings
@@ -41,11 +43,11 @@ OVERRIDES = {
             *("llm.key_env=OTHER_KEY", "llm.concurrency=3", "llm.price.input=0.1"),
             *("llm.server.options.tensor_parallel_size=4", "reranker.device=cpu"),
             *("reranker.batch_tokens=512", "paths.runs=elsewhere", "paths.indexes=elsewhere"),
-            *("paths.caches=null", "engine.memory_mb=64", "concurrency=8", "preflight=0"),
+            *("paths.caches=null", "engine.memory_mb=64", "concurrency=8", "preflight.questions=0"),
             *("measures=[AP]", "name=other", "hydra.verbose=true"),
         ],
         [
-            *("benchmark.questions=7", "unit=passage", "retriever.k1=2", "retriever=bm25_tuned"),
+            *("benchmark.limit=7", "unit=passage", "retriever.k1=2", "retriever=bm25_tuned"),
             *("reranker.depth=10", "reranker.model=other/model", "tool=top_k", "tool.page=7"),
             *("budget.turns=3", "budget.dollars=1", "llm.settings.temperature=0", "engine=pisa"),
         ],
@@ -60,7 +62,7 @@ OVERRIDES = {
         [],
     ),
     "benchmark=cacm": (
-        ["benchmark.origin=elsewhere paths.data=/data"],
+        ["benchmark.origin=elsewhere paths.data=/data", "benchmark.notice=other"],
         ["benchmark.split=dev"],
     ),
     "agent=keyword llm=scripted": (["llm.says=other", "budget.turns=2"], []),
@@ -145,7 +147,7 @@ def test_a_tuning_is_named_after_the_model_that_the_enrichment_shares():
         composed("enrichment=sira", "llm=scripted", "llm.says=other", *own)
         for own in ((), ("llm@enrichment_llm=scripted",))
     )
-    assert label(shared) == "document-sira-scripted-llm.says=other"
+    assert label(shared) == "document-sira-scripted-says=other"
     assert label(its_own) == "document-sira-scripted"
     assert label(composed("llm=scripted")) == "document"
 
@@ -156,7 +158,37 @@ def label(settings):
 
 def test_the_label_tells_what_is_not_the_default():
     settings = composed("unit=passage", "reranker=monot5", "reranker.depth=10")
-    assert cell_label(settings) == "passage-bm25_default-monot5-reranker.depth=10"
+    assert cell_label(settings) == "passage-bm25_default-monot5-depth=10"
+    # What has no room is left out, and what comes later may have some.
+    many = composed(
+        "benchmark=browsecomp_plus", "agent=pi_serini", "llm=vllm/gpt_oss_20b", "tool.page=3"
+    )
+    assert cell_label(many) == "document-bm25_default-browsecomp_plus"
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (["unit=passage"], "passage"),
+        (["retriever=oracle", "retriever@retriever.base=ql", "tool=top_k"], "oracle-ql-top_k"),
+        (["reranker=none", "retriever.k1=25", "retriever.b=1.0"], "reranker=none-k1=25-b=1.0"),
+        # In all cells: the cell as it is.
+        (["benchmark.questions=7"], "document-bm25_default-questions=7"),
+    ],
+)
+def test_a_cell_of_a_sweep_is_named_by_what_not_all_cells_have(words, label):
+    varied = [
+        "unit",
+        "retriever",
+        "retriever.base",
+        "tool",
+        "reranker",
+        "retriever.k1",
+        "retriever.b",
+    ]
+    cell = replace(composed(*words), varied=varied)
+    assert cell_label(cell) == label
+    assert identity(cell_name(cell)) == name(*words)
 
 
 def test_a_secret_is_never_part_of_a_name():
@@ -172,9 +204,7 @@ def test_a_ranking_without_an_agent_is_not_named_after_one():
 
 def test_an_experiment_is_composed_without_a_hydra_application(tmp_path):
     folders = [f"paths.{name}={tmp_path / name}" for name in ("indexes", "runs", "caches")]
-    world = ("benchmark.documents=64", "benchmark.questions=6", "benchmark.median_words=60")
-    small = (*world, "benchmark.p90_words=200", "benchmark.hops=1", *folders)
-    experiment = Experiment.compose(*small, "unit=maxp", "retriever=bm25_tuned")
+    experiment = Experiment.compose(*TINY, *folders, "unit=maxp", "retriever=bm25_tuned")
     ranking = experiment.pipeline().search("a harbour town in the north")
     assert {"docno", "score", "rank"} <= set(ranking.columns) and len(ranking)
     assert not any("%p" in docno for docno in ranking["docno"])
@@ -218,12 +248,13 @@ OWN = """
 from __future__ import annotations
 from dataclasses import dataclass
 from soundingline.pipelines import BM25
-from soundingline.toolkit.errors import Runtime
+from soundingline.toolkit.errors import FileName, Runtime
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Patient(BM25):
     threads: Runtime[int] = 1
     timeout: int = 1
+    stop_words: FileName[str] = ""
 """
 
 
@@ -233,6 +264,7 @@ def test_an_argument_is_in_the_name_unless_its_class_declares_that_it_changes_no
     (tmp_path / "own_patient.py").write_text(OWN)
     (tmp_path / "retriever").mkdir()
     lines = ["_target_: own_patient.Patient", "k1: 0.9", "b: 0.4", "threads: 1", "timeout: 1"]
+    lines += ["stop_words: /a/short.txt"]
     (tmp_path / "retriever" / "patient.yaml").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -241,16 +273,19 @@ def test_an_argument_is_in_the_name_unless_its_class_declares_that_it_changes_no
         return cell_name(Settings.compose(given, [tmp_path.as_uri()])).rpartition("-")[2]
 
     assert name() == name("retriever.threads=4") != name("retriever.timeout=4")
+    # Of a file, the last part of its path.
+    assert name() == name("retriever.stop_words=/b/short.txt")
+    assert name() != name("retriever.stop_words=/a/long.txt")
 
 
 @pytest.mark.parametrize("weights", ["/models/tuned/Qwen3", "'~/tuned/Qwen3'", "/tuned/Qwen3/"])
 def test_a_name_shows_of_an_absolute_path_its_last_part(weights):
-    names = {
-        value: cell_name(composed("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}"))
-        for value in (weights, "/other/Qwen3", "Qwen/Qwen3")
-    }
+    names = {}
+    for value in (weights, "/other/Qwen3", "Qwen/Qwen3"):
+        cell = composed("agent=chat", "llm=vllm/qwen3_8b", f"llm.server.weights={value}")
+        names[value] = cell_name(replace(cell, varied=["llm.server.weights"]))
     labels = {value: cell.rpartition("-")[0] for value, cell in names.items()}
-    assert labels[weights].endswith("-llm.server.weights=Qwen3")
+    assert labels[weights] == "weights=Qwen3"
     # The hash tells folders apart, and of the hub's the owner is shown.
     assert labels["/other/Qwen3"] == labels[weights] and names["/other/Qwen3"] != names[weights]
-    assert labels["Qwen/Qwen3"].endswith("-llm.server.weights=Qwen_Qwen3")
+    assert labels["Qwen/Qwen3"] == "weights=Qwen_Qwen3"

@@ -4,10 +4,13 @@ corpus is enriched before it is ranked."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sqlite3
 import threading
 import zipfile
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +33,7 @@ from soundingline.toolkit.evaluation import parse_measures
 from soundingline.toolkit.evaluation.evaluation import trec_run
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
+from soundingline.toolkit.locks import writer_lock
 from soundingline.toolkit.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -430,6 +434,17 @@ def test_a_corpus_is_enriched_once_and_then_ranked(entry, capsys, tmp_path):
     assert len(log.read_text().splitlines()) == DOCUMENTS
     manifest = json.loads((tmp_path / "runs" / "r" / "manifest.json").read_text())
     assert any(name.startswith("document-enriched-") for name in manifest["fingerprints"])
+
+
+def test_a_second_start_of_enrich_is_refused_before_it_reads_the_cache(entry, capsys, tmp_path):
+    """The first one may have been stopped in a transaction, and the cache is locked then."""
+    options = (*TINY, *SCRIPTED, SAYS, *CORPUS_SIDE, "name=r")
+    assert entry("enrich", *options) == 0
+    (cache,) = (tmp_path / "caches").glob("enrichment-*.sqlite")
+    with closing(sqlite3.connect(cache)) as first, writer_lock(tmp_path / "runs/r/.lock"):
+        first.execute("BEGIN EXCLUSIVE")
+        assert entry("enrich", *options) == 2
+    assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
 
 
 def test_shards_of_a_corpus_are_enriched_and_the_last_one_makes_the_index(entry, capsys, tmp_path):

@@ -27,8 +27,6 @@ from soundingline.experiments.rollouts import (
     Progress,
     Rollout,
     RolloutRunner,
-    duration,
-    expected,
     fallbacks,
 )
 from soundingline.toolkit.data import Topic
@@ -36,9 +34,9 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import ExactAnswerJudge, load_run
 from soundingline.toolkit.llm import Turn, Usage
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate
+from soundingline.toolkit.llm.prices import UNKNOWN, Price, estimate, forecast
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.runs.run_folder import SWEEP, escape_qid
+from soundingline.toolkit.runs.run_folder import SWEEP, VARIED, escape_qid
 from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
 
 
@@ -134,15 +132,39 @@ def test_a_sweep_is_compared_and_reported(entry, capsys):
     code = entry("run", "-m", *TINY, "unit=document,maxp", "retriever=bm25_default", "name=sweep")
     assert code == 0
     cells = sorted(path.parent.name for path in Path("runs/sweep").glob("*/metrics.json"))
-    assert [cell.split("-")[0] for cell in cells] == ["document", "maxp"]
+    # The benchmark and the retriever, which both cells have, are not in their names.
+    assert [cell.split("-")[:-1] for cell in cells] == [["document"], ["maxp"]]
     report = Path("runs/sweep/report.html").read_text()
     assert "document" in report and "maxp" in report and "http" not in report
     assert SWEEP not in os.environ  # a process that goes on waits for no other's lock
-    assert "runs/sweep/report.html" in capsys.readouterr().out
+    assert VARIED not in os.environ
+    output = capsys.readouterr().out
+    assert "runs/sweep/report.html" in output and "HYDRA" not in output
+    assert "difference in" in output and "interval]" in output
     paths = [f"runs/sweep/{cell}" for cell in cells]
     assert entry("compare", *paths, "name=both", "--measure", "AP") == 0
     verdicts = json.loads(Path("runs/both/verdicts.json").read_text())
     assert [(row["measure"], row["n"]) for row in verdicts] == [("AP", 6)]
+    # The folder of a sweep, and what a pattern of the shell matches in it.
+    matched = [str(path) for path in sorted(Path("runs/sweep").glob("[!.]*"))]
+    assert len(matched) > len(paths)
+    for given in (["runs/sweep"], matched):
+        assert entry("compare", *given, "name=again", "--measure", "AP") == 0
+        assert json.loads(Path("runs/again/verdicts.json").read_text()) == verdicts
+    assert entry("compare", "runs/sweep/report.html", "runs/nowhere") == 2
+
+
+def test_a_whole_sweep_is_compared_with_the_baseline_that_it_declares(entry, capsys):
+    given = (*TINY, "unit=document,passage,maxp", "comparison.baseline={unit: maxp}")
+    assert entry("run", "-m", *given, "name=sweep") == 0
+    verdicts = json.loads(Path("runs/sweep/verdicts.json").read_text())
+    (maxp,) = {row["b"] for row in verdicts}
+    assert maxp.startswith("maxp-")
+    assert entry("compare", "runs/sweep", "name=again") == 0
+    assert json.loads(Path("runs/again/verdicts.json").read_text()) == verdicts
+    some = [str(path) for path in Path("runs/sweep").iterdir() if path.name[:2] in ("ma", "pa")]
+    assert entry("compare", *some, "name=some", "--measure", "AP") == 0
+    assert "Differences from " in capsys.readouterr().out
 
 
 def test_a_sweep_without_a_name_finds_its_folder_again(entry):
@@ -152,7 +174,7 @@ def test_a_sweep_without_a_name_finds_its_folder_again(entry):
     assert entry("run", *given) == 0
     assert sorted(Path("runs").iterdir()) == made
     cells = sorted(path.parent.name for path in made[0].glob("*/metrics.json"))
-    assert [re.findall(r"retriever\.k1=(\d)", cell) for cell in cells] == [["1"], ["2"]]
+    assert [re.findall(r"^k1=(\d)-", cell) for cell in cells] == [["1"], ["2"]]
 
 
 def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path):
@@ -167,7 +189,7 @@ def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path
     assert sys.argv == before
     (sweep,) = Path("runs").iterdir()
     assert sweep.name.startswith("sweep-")
-    assert sorted(path.parent.name.split("-")[0] for path in sweep.glob("*/metrics.json")) == [
+    assert sorted(path.parent.name.split("-")[1] for path in sweep.glob("*/metrics.json")) == [
         "document",
         "maxp",
     ]
@@ -183,8 +205,8 @@ def test_a_sweep_over_benchmarks_keeps_them_apart(entry, data_root):
     given = ("benchmark=cacm,wikimix", "paths.data=data", "name=both")
     assert entry("rank", "-m", *given) == 0
     cacm, wikimix = sorted(path.parent.name for path in Path("runs/both").glob("*/metrics.json"))
-    assert re.fullmatch(r"cacm-document-bm25_default-[0-9a-f]{8}", cacm)
-    assert re.fullmatch(r"wikimix-document-bm25_default-[0-9a-f]{8}", wikimix)
+    assert re.fullmatch(r"cacm-[0-9a-f]{8}", cacm)
+    assert re.fullmatch(r"wikimix-[0-9a-f]{8}", wikimix)
     assert metrics(f"runs/both/{cacm}")["AP"] == pytest.approx(0.3123, abs=1e-3)
 
 
@@ -317,13 +339,16 @@ def test_refused_calls_and_few_warnings_are_told_at_the_end(tally):
 def test_the_estimate_has_the_bounds_of_the_prediction_interval():
     costs = [{"dollars": value, "input_tokens": 1000 * value} for value in (1.0, 2.0, 3.0)]
     whole = estimate([1.0, 2.0, 3.0], 30)
-    text = expected(costs, 30)
+    text = str(forecast(costs, 30, 60.0))
     assert text.startswith(f"${whole.total:,.2f} (${whole.low:,.2f} to ${whole.high:,.2f}); 60,000")
     assert text.endswith("input tokens")
-    assert expected([{}, {}], 30) == "" and expected([], 30) == ""
+    assert str(forecast([{}, {}], 30, 60.0)) == str(forecast([], 30, 60.0)) == ""
     # A cost that some question does not tell is not estimated.
-    assert "$" not in expected([{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}], 30)
-    assert [duration(seconds) for seconds in (750, 5399, 10_800)] == [
+    unknown = [{"dollars": 1.0, "input_tokens": 5}, {"input_tokens": 7}]
+    assert str(forecast(unknown, 2, 60.0)) == "12 (12 to 12) input tokens"
+    # A question that asked nothing has cost nothing.
+    assert forecast([{"dollars": 1.0}, {}], 4, 60.0).dollars == 2.0
+    assert [forecast([], 30, seconds).duration for seconds in (750, 5399, 10_800)] == [
         *("12.5 minutes", "90.0 minutes", "3.0 hours")
     ]
 
@@ -358,7 +383,7 @@ def test_each_cell_of_a_report_links_to_its_traces(entry):
 
 
 def test_a_run_alone_has_traces_of_all_its_repeats(entry, capsys):
-    command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight=0")
+    command = (*TINY, *MODEL, "llm.wavering=true", "name=r", "repeats=2", "preflight.questions=0")
     assert entry("run", *command) == 0
     assert "runs/r/traces/index.html" in capsys.readouterr().err
     traces = Path("runs/r/traces")

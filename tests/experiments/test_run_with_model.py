@@ -30,7 +30,7 @@ from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY
 
 OPTIONS = Path(__file__).resolve().parent / "options"
 MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripted")
-WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight=0", "name=r")
+WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight.questions=0", "name=r")
 SEED = 7  # the scripted model's
 STAGE = ("agent=one_shot", MODEL[0], "rewriter=q2q", "llm@rewriter_llm=scripted")
 
@@ -84,7 +84,7 @@ def test_an_agent_without_the_tools_that_it_needs_is_refused_before_the_first_qu
 
 def test_a_sweep_varies_what_the_prompt_says_about_queries(entry):
     sweep = ("name=s", "agent=neutral", "agent.queries=neutral,matched", "retriever=ql,oracle")
-    assert entry("run", "-m", *TINY, *MODEL, "preflight=0", *sweep) == 0
+    assert entry("run", "-m", *TINY, *MODEL, "preflight.questions=0", *sweep) == 0
     said = {}
     for path in Path("runs/s").glob("*/manifest.json"):
         manifest = contents(path)
@@ -102,7 +102,7 @@ def test_a_sweep_varies_what_the_prompt_says_about_queries(entry):
 def test_threats_to_validity_are_printed_before_the_run_and_are_in_the_report(entry, capsys):
     """A cell that lost a question and met another version of its server."""
     sweep = ("name=s", "retriever=ql,bm25_default", "budget=none")
-    assert entry("run", "-m", *TINY, *MODEL, "preflight=0", *sweep) == 0
+    assert entry("run", "-m", *TINY, *MODEL, "preflight.questions=0", *sweep) == 0
     told = capsys.readouterr().err
     threats = re.findall(r"^threat to validity \((\w+)\)", told, re.MULTILINE)
     assert threats == ["one_repeat"]
@@ -144,7 +144,7 @@ def answered(entry, monkeypatch):
             late = lambda self, request: time.sleep(delay) or search(self, request)  # noqa: E731
             patch.setattr(PipelineBackend, "search", late)
             name = f"r{len(list(Path().glob('runs/r*')))}"
-            command = (*TINY, *MODEL, *REWRITTEN, "preflight=0", f"name={name}", *words)
+            command = (*TINY, *MODEL, *REWRITTEN, "preflight.questions=0", f"name={name}", *words)
             command += ("benchmark.questions=8", f"paths.caches={caches}")
             assert entry("run", *command, f"concurrency={at_once}") == 0
         return sorted(RunFolder(f"runs/{name}").trajectories(), key=lambda each: each.qid)
@@ -199,7 +199,7 @@ def test_a_finished_run_is_priced_by_the_list_of_another_month(entry, capsys):
 
 
 def test_the_first_questions_tell_what_the_others_will_take(entry, capsys):
-    assert entry("run", *TINY, *MODEL, "name=m", "preflight=3", "llm.price=1000") == 0
+    assert entry("run", *TINY, *MODEL, "name=m", "preflight.questions=3", "llm.price=1000") == 0
     lines = capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines if "judged by the first" in line]
     # All questions cost the same here: 600 + 30 tokens, so that the bounds meet.
@@ -285,7 +285,7 @@ def test_a_fault_that_would_fail_every_question_stops_the_run(entry, capsys):
 
 
 def test_a_cap_on_the_runs_money_stops_it_and_raising_it_goes_on(entry, capsys):
-    command = (*TINY, *MODEL, "name=m", "preflight=0", "llm.price=1000")
+    command = (*TINY, *MODEL, "name=m", "preflight.questions=0", "llm.price=1000")
     # A question takes 0.63 dollars, its last turn 0.31.
     assert entry("run", *command, "budget.run_dollars=1.6") == 2
     assert "budget.run_dollars" in capsys.readouterr().err
@@ -431,7 +431,13 @@ def test_what_belongs_to_a_question_is_found_in_each_of_its_repeats(entry):
 def test_a_manifest_tells_when_a_run_was_under_way_and_how_long_it_held_gpus(entry, peer):
     peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
     local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")
-    run = ("run", *TINY, *local, "llm.server.options.tensor_parallel_size=4", "preflight=0")
+    run = (
+        "run",
+        *TINY,
+        *local,
+        "llm.server.options.tensor_parallel_size=4",
+        "preflight.questions=0",
+    )
     assert entry(*run, "name=r") == 0
     manifest = contents("runs/r/manifest.json")
     (period,) = manifest["periods"]
@@ -455,7 +461,7 @@ def test_a_manifest_tells_when_a_run_was_under_way_and_how_long_it_held_gpus(ent
     ids=["a planner's model", "a stage that samples", "a stage whose replies are kept nowhere"],
 )
 def test_whatever_asks_a_model_anew_can_be_repeated(entry, given):
-    small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight=0")
+    small = (*TINY, "benchmark.questions=sets:2", "traces=false", "preflight.questions=0")
     assert entry("run", *small, *given, "repeats=2", "name=r") == 0
     folder = RunFolder("runs/r")
     assert [len(part.statuses()) for part in folder.repeats()] == [2, 2]
@@ -471,7 +477,7 @@ def test_repeats_search_by_rewritings_of_their_own_also_where_they_are_resumed(e
 
     peer.default = lambda _: Say(text=f"Which mill stands by river {len(peer.requests)}?")
     stage = (*served(peer.openai_url, "rewriter_llm"), "rewriter_llm.model=m", "rewriter=q2q")
-    run = ("run", *TINY, *stage, "agent=one_shot", "repeats=2", "preflight=0")
+    run = ("run", *TINY, *stage, "agent=one_shot", "repeats=2", "preflight.questions=0")
     assert entry(*run, "name=r") == 0
     first, second = before = [rewritten(part) for part in RunFolder("runs/r").repeats()]
     assert len({*first, *second}) == len(peer.requests) == 12
@@ -510,7 +516,13 @@ def command(busy, *arguments):
         *("llm=openai_compatible", "llm.model=m", f"llm.base_url={busy.openai_url}"),
         *("llm.price.input=1000", "llm.price.output=0"),
     )
-    run = ("agent=pi_serini", "budget=none", "name=r", "preflight=0", f"concurrency={FLIGHT}")
+    run = (
+        "agent=pi_serini",
+        "budget=none",
+        "name=r",
+        "preflight.questions=0",
+        f"concurrency={FLIGHT}",
+    )
     return ("run", *TINY, *run, *llm, *arguments)
 
 
@@ -702,7 +714,7 @@ def test_a_wrong_model_or_address_ends_the_run_in_one_line_before_the_first_ques
     assert len(peer.requests) == 1 and not list(Path("runs/r").rglob("queries/*.json"))
     # Without a list of models, the first question's refusal stops the run with the same line.
     peer.models = None
-    assert entry(*run, "concurrency=1", "preflight=0") == 2
+    assert entry(*run, "concurrency=1", "preflight.questions=0") == 2
     assert f"HTTP {status}, {words}" in told(capsys) and len(peer.requests) == 2
 
 
@@ -712,7 +724,7 @@ def test_a_question_that_a_moderation_refuses_ends_alone(entry, peer):
     peer.script.append(refusal)
     peer.default = Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
     run = ("run", *TINY, "agent=pi_serini", *served(peer.openai_url), "name=r")
-    assert entry(*run, "concurrency=1", "preflight=0") == 0
+    assert entry(*run, "concurrency=1", "preflight.questions=0") == 0
     assert statuses("runs/r").count("failed") == 1 and len(peer.requests) == 6
     (reason,) = [t.reason for t in RunFolder("runs/r").trajectories() if t.status == "failed"]
     assert reason == "refused"
@@ -755,7 +767,7 @@ def test_a_sweep_tells_of_a_server_that_is_not_there_once(entry, capfd, launcher
         "4 cells failed (llm.model=m unit=document; llm.model=m unit=passage; "
         f"llm.model=n unit=document; llm.model=n unit=passage): no connection to {ENDED}"
     )
-    assert lines[-1] == "soundingline: 4 failed; the same command continues"
+    assert lines[-1] == "soundingline: 4 failed; correct the cause, and the same command continues"
     if launcher == "basic":  # A second command reports it again.
         assert entry("run", "-m", *TINY, "agent=pi_serini", *given, *cells, "name=s") == 2
         assert "refused" in capfd.readouterr().err
@@ -765,7 +777,7 @@ def test_the_version_of_a_local_vllm_is_recorded_and_must_stay(entry, capsys, pe
     answer = "Explanation: so\nExact Answer: x\nConfidence: 5%"
     peer.default = lambda request: Fail(400) if failing else Say(text=answer)
     local = ("llm=vllm/qwen3_8b", f"llm.base_url={peer.openai_url}", "agent=pi_serini")
-    run = ("run", *TINY, *local, "concurrency=1", "preflight=0")
+    run = ("run", *TINY, *local, "concurrency=1", "preflight.questions=0")
     failing, peer.version = True, "0.32.0"
     assert entry(*run, "name=r") == 2
     assert RunFolder("runs/r").manifest()["servers"] == {"llm": "vLLM 0.32.0"}
@@ -805,7 +817,7 @@ def test_the_first_question_that_fails_is_told_with_its_trace_while_others_are_a
         return Say(text="Explanation: so\nExact Answer: x\nConfidence: 5%")
 
     peer.default = answer
-    run = ("agent=pi_serini", "concurrency=1", "preflight=0", "name=r")
+    run = ("agent=pi_serini", "concurrency=1", "preflight.questions=0", "name=r")
     assert entry("run", *TINY, *served(peer.openai_url), *run) == 0
     qid = next(each.qid for each in RunFolder("runs/r").trajectories() if each.status == "failed")
     path = Path(f"runs/r/queries/{qid}.json")
@@ -823,7 +835,6 @@ SHORT = (
     "llm.context_window=8192",
     "llm.settings.max_output_tokens=40",
     "budget.answer_tokens=100",
-    "benchmark.questions=3",
 )
 
 
@@ -861,7 +872,8 @@ def test_cells_of_the_demo_share_one_server_which_ends_with_the_run_however_that
 
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
     sweep = tmp_path / "runs" / "local"
-    demo = ("run", "experiment=demo_agent", *TINY, *LOCAL, *SHORT, f"llm.server.gguf='{weights}'")
+    few = ("benchmark.limit=3", *LOCAL, *SHORT)
+    demo = ("run", "experiment=demo_agent", *few, f"llm.server.gguf='{weights}'")
     for number in (signal.SIGINT, signal.SIGKILL):
         process = CommandProcess(*demo, folder=tmp_path)
         until(lambda: processes_of(weights), process)

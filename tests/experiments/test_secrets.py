@@ -207,7 +207,7 @@ def planted(tmp_path, monkeypatch):
                 "agent=pi_serini",
                 "llm=planted",
                 f"llm.base_url={peer.openai_url}",
-                "preflight=0",
+                "preflight.questions=0",
             ),
         )
 
@@ -266,7 +266,10 @@ def test_no_secret_is_in_anything_that_a_sweep_writes(launcher, units, entry, pl
     # Every request was refused, and nothing else went wrong.
     *lines, last = [line for line in told.err.splitlines() if line.startswith("soundingline:")]
     assert all("all 6 questions of the run" in line for line in lines)
-    assert last == f"soundingline: {len(units)} failed; the same command continues"
+    assert (
+        last
+        == f"soundingline: {len(units)} failed; correct the cause, and the same command continues"
+    )
     assert len(list(Path("runs/s").glob("*/manifest.json"))) == len(units)
     assert "PLANTED_REFERENCE" in Path("runs/s/multirun.yaml").read_text()
     assert secrets_in(Path()) == []
@@ -429,6 +432,7 @@ SCRIPTED = (
     "llm=scripted",
     "rewriter=q2q",
     "llm@rewriter_llm=scripted",
+    "preflight.stop=false",
     "judge=llm",
     "llm@judge_llm=scripted",
 )

@@ -18,6 +18,7 @@ from support.llm_server import Raw, running_peer
 from support.needs import SOAK
 from support.runs import starts
 
+from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.pipelines.cache import ResultCache, notify_once
@@ -242,10 +243,10 @@ def learned(tmp_path, kind):
 def ranked_in(indexes, options):
     """The name of the learned index in a folder, and what it ranks for some questions."""
     config = Settings.compose([*options, f"paths.indexes={indexes}"]).config
-    built = build_pipeline(config)
+    built = build_pipeline(config, make(config.budget))
     topics = built.benchmark.topics
     frame = pd.DataFrame([(topic.qid, topic.text) for topic in topics], columns=["qid", "query"])
-    return list(built.prepared.others.items()), built.parts["retriever"].transform(frame)
+    return list(built.collection.others.items()), built.parts["retriever"].transform(frame)
 
 
 @pytest.mark.parametrize("kind", ["dense", "splade", "colbertv2"])

@@ -50,7 +50,7 @@ NAMES = (
     "agent=one_shot",
     "agent.max_searches=2",
     "agent.max_searches=3",
-    "benchmark.questions=7",
+    "benchmark.limit=7",
     "benchmark.split=dev",
     "benchmark.name=mine",
     "reranker=none reranker.depth=10",
@@ -59,7 +59,7 @@ NAMES = (
     "enrichment=feedback",
     "enrichment=feedback enrichment.weight=0.5",
     "enrichment=feedback enrichment.sides=query",
-    "concurrency=8 preflight=0 measures=[AP]",
+    "concurrency=8 preflight.questions=0 preflight.check=false measures=[AP]",
     "paths.runs=elsewhere paths.indexes=elsewhere paths.caches=null",
     "name=other",
     "traces=false sealed=false",
@@ -85,8 +85,8 @@ NAMES = (
     "benchmark=cacm benchmark.origin=elsewhere paths.data=/data",
     "benchmark=beir benchmark.path=/data/a/mine",
     "benchmark=beir benchmark.path=/elsewhere/mine",
-    "benchmark.questions=sets agent=navigator",
-    "benchmark.questions=sets agent=navigator scorer=overlap",
+    "benchmark=fictional benchmark.questions=sets agent=navigator",
+    "benchmark=fictional benchmark.questions=sets agent=navigator scorer=overlap",
     "scorer=overlap",
 )
 

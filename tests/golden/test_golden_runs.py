@@ -23,9 +23,11 @@ from golden_workplace import check, ranked, skip_without
 
 LEARNED, CLIENT = ("torch", "transformers"), ("openai",)
 
-CHAINS = "benchmark=beir benchmark.path={world} benchmark.split=null traces=false"
-TEST = "benchmark=beir benchmark.path={world} traces=false"
-SETS = "benchmark=beir benchmark.path={sets} traces=false"
+CHAINS = (
+    "benchmark=beir benchmark.path={world} benchmark.split=null traces=false preflight.check=false"
+)
+TEST = "benchmark=beir benchmark.path={world} traces=false preflight.check=false"
+SETS = "benchmark=beir benchmark.path={sets} traces=false preflight.check=false"
 PASSAGES = "unit=passage unit.max_tokens=60"
 MAXP = "unit=maxp unit.max_tokens=60"
 CPU = "{stage}.device=cpu {stage}.dtype=float32"

@@ -25,7 +25,7 @@ def cells(tmp_path_factory):
         absent("SOUNDINGLINE_GGUF names no file of a real model")
     folder = tmp_path_factory.mktemp("demo")
     model = (f"llm.server.gguf='{Path(weights).resolve()}'", "llm.server.threads=1")
-    demo = ("run", "experiment=demo_agent", *model, f"benchmark.questions={QUESTIONS}")
+    demo = ("run", "experiment=demo_agent", *model, f"benchmark.limit={QUESTIONS}")
     done = CommandProcess(*demo, folder=folder).wait(SECONDS)
     assert done.returncode == 0, done.stderr
     paths = (path.parent for path in (folder / "runs" / "demo-agent").glob("*/metrics.json"))

@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.slow, needs_real("opensearch")]
 TOLERANCE = 1e-5  # of a score, which are of one to two digits
 SETTINGS = [(0.9, 0.4), (25.0, 1.0), (1.2, 0.75)]
 WORLD = (
+    "benchmark=fictional",
     "benchmark.documents=400",
     "benchmark.questions=30",
     "benchmark.median_words=400",
@@ -63,10 +64,10 @@ def composed(*options):
     return Experiment.compose(*WORLD, *options)
 
 
-def phrases(folder, collection):
+def phrases(folder, built):
     """The options of phrases for every third unit and every second question."""
-    units = [unit.unit_id for unit in collection.prepared.store.units()][::3]
-    topics = [topic.qid for topic in collection.benchmark.topics][::2]
+    units = [unit.unit_id for unit in built.collection.store.units()][::3]
+    topics = [topic.qid for topic in built.benchmark.topics][::2]
     for side, ids in (("corpus", units), ("query", topics)):
         rows = [{"id": name, "phrases": ["lake town", f"bridge {n}"]} for n, name in enumerate(ids)]
         path = folder / f"{side}.jsonl"
@@ -93,9 +94,9 @@ def test_all_units_in_one_cluster_are_ranked_as_by_our_engine(engine, folder, mo
     monkeypatch.chdir(folder)
     options = PIPELINES[name]
     if "enrichment=file" in options:
-        options = (*options, *phrases(folder, composed(options[0]).collection))
+        options = (*options, *phrases(folder, composed(options[0]).built))
     ours, theirs = composed(*options), composed(*options, *engine)
-    topics = [(topic.qid, topic.text) for topic in ours.collection.benchmark.topics]
+    topics = [(topic.qid, topic.text) for topic in ours.built.benchmark.topics]
     frame = pd.DataFrame(topics, columns=["qid", "query"])
     rankings = [each.pipeline().transform(frame) for each in (theirs, ours)]
     assert_equal_up_to_ties(*rankings)
@@ -155,9 +156,9 @@ def test_shards_share_their_statistics(cluster, tmp_path, monkeypatch, shards):
 def test_a_deleted_index_is_loaded_again(cluster, engine, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     options = (*PIPELINES["document_head"], *engine)
-    before = composed(*options).collection.prepared.index
+    before = composed(*options).built.collection.index
     cluster.ask("DELETE", f"/{before.manifest['index']}")
-    assert len(composed(*options).collection.prepared.index) == len(before)
+    assert len(composed(*options).built.collection.index) == len(before)
     assert "it is loaded again" in capsys.readouterr().err
 
 
@@ -189,7 +190,7 @@ def test_a_ranking_goes_on_when_a_node_is_lost(cluster, engine, folder, monkeypa
         cluster.wait(status="green")
         node, runs = trial % NODES, tmp_path / f"runs-{trial}"
         ranking = composed(*options, f"paths.runs={runs}")
-        assert len(ranking.collection.prepared.index) > 1000  # opened before the node is lost
+        assert len(ranking.built.collection.index) > 1000  # opened before the node is lost
         loss = Loss(cluster, node, 5 + 2 * trial)
         with monkeypatch.context() as context:
             context.setattr(Cluster, "ask", loss.patched(Cluster.ask))

@@ -578,7 +578,8 @@ def test_optuna_optimises_what_a_ranking_returns(tmp_path):
     for start in (1, 2):
         run(*command, "--config-dir", "own", "experiment=optimised", cwd=tmp_path)
         values = [
-            cell.metrics["R@100"] for cell in load_runs(sorted(tmp_path.glob("runs/s/document-*")))
+            cell.metrics["R@100"]
+            for cell in load_runs(sorted(tmp_path.glob("runs/s/*-document-*")))
         ]
         assert len(values) == 2 * start
         found = yaml.safe_load((tmp_path / "runs/s/optimization_results.yaml").read_text())

@@ -12,8 +12,9 @@ import pyterrier as pt
 import pytest
 from support.assertions import refused
 from support.needs import needs, needs_real
+from support.pairs import Lengths, by_length
 
-from soundingline.pipelines import LexicalIndex, LinkExpansion, MaxP, RerankTop, Scorer
+from soundingline.pipelines import LexicalIndex, LinkExpansion, MaxP, RerankTop
 from soundingline.pipelines.fusion import ReciprocalRankFusion
 from soundingline.pipelines.lexical.rm3 import Feedback
 from soundingline.toolkit.corpus.links import LinkGraph
@@ -52,17 +53,6 @@ def passages():
                 "docno": f"{row['docno']}%p{number}",
                 "text": " ".join(words[start : start + 20]),
             }
-
-
-class Lengths(Scorer):
-    """Scores a text by its length."""
-
-    def score(self, queries, texts):
-        return [float(len(text)) for text in texts]
-
-
-def by_length(index, **arguments):
-    return RerankTop(Lengths(), texts=index.texts, **arguments)
 
 
 def lengths(ranking):

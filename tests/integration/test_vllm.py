@@ -66,6 +66,7 @@ def arguments(weights, *, window=32_768):
     launcher = ",".join(f"'{word}'" for word in shlex.split(LAUNCHER))
     return [
         "name=vllm",
+        "benchmark=fictional",
         f"benchmark.documents={DOCUMENTS}",
         f"benchmark.questions={QUESTIONS}",
         "benchmark.hops=1",

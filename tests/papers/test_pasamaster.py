@@ -4,7 +4,7 @@ import inspect
 
 from sheet import cells, check_constants, published_of
 
-from soundingline.experiments.build import make_search_tool
+from soundingline.experiments.build import make, make_search_tool
 from soundingline.experiments.config import Settings
 from soundingline.experiments.distillation import distill
 from soundingline.experiments.pipeline import build_pipeline, with_literature_tools
@@ -68,9 +68,9 @@ def test_distillation_has_our_choices_where_the_paper_states_none():
 def test_a_librarian_searches_follows_links_and_resolves_findings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = Settings.compose(["agent=navigator", *SMALL]).config
-    built = build_pipeline(config)
+    built = build_pipeline(config, make(config.budget))
     tool, _ = with_literature_tools(make_search_tool(config.tool), built, config)
-    session = tool.open(PipelineBackend(built.pipeline).for_question("q"), built.prepared.store)
+    session = tool.open(PipelineBackend(built.pipeline).for_question("q"), built.collection.store)
     tools = {spec["name"] for spec in session.specs()}
     assert tools >= {"search", "expand", "resolve", "read", "locate", "score"}
     document = next(iter(built.benchmark.documents()))

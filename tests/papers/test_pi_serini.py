@@ -7,7 +7,7 @@ from sheet import cells, check_constants, check_published_rows, experiments, ove
 
 from soundingline.agents.prompt import load_prompt
 from soundingline.experiments.config import Settings
-from soundingline.experiments.planning import ExperimentPlan, Measured, OptionFiles, block
+from soundingline.experiments.planning import Compositions, ExperimentPlan, Measured, block
 
 # The paper's constants. Those of the code are of justram/pi-serini at commit bbab25d.
 AGENT = {
@@ -57,7 +57,7 @@ AGENT_RUNS = [name for name in experiments("pi_serini") if not name.endswith(WIT
 
 
 def plan_of(experiment):
-    plan, laptop = ExperimentPlan.of(experiment, OptionFiles())
+    plan, laptop = ExperimentPlan.of(experiment, Compositions())
     assert plan.cells == overrides_of_cells(experiment)
     assert laptop == len(overrides_of_cells(experiment, "scale=laptop"))
     return plan
@@ -213,10 +213,12 @@ def test_the_formula_gives_what_the_paper_paid_for_gpt_5_5():
     first, *_ = plan.estimates()
     # 21 requests, and 20 calls that add 880 tokens each to those after them.
     read, fresh, written = 21 * 1500 + 210 * 880, 1500 + 20 * 880, 21 * 250
-    assert (first.input, first.cached, first.output) == (read, read - fresh, written)
+    assert first.typical[1:4] == (read, read - fresh, written)
     by_hand = (fresh * 5 + (read - fresh) * 0.5 + written * 30) / 1e6 * 830
-    assert first.dollars == pytest.approx(by_hand) and by_hand == pytest.approx(291.6, rel=0.001)
-    assert first.hours == pytest.approx(830 * 210 / 3600) and first.source == "by formula"
+    assert first.total.dollars == pytest.approx(by_hand)
+    assert by_hand == pytest.approx(291.6, rel=0.001)
+    assert first.total.seconds == pytest.approx(830 * 210)
+    assert first.typical.source == "by formula"
 
 
 def test_what_a_run_on_disk_has_taken_precedes_what_the_paper_paid():
@@ -224,12 +226,12 @@ def test_what_a_run_on_disk_has_taken_precedes_what_the_paper_paid():
     ours = Measured(key, "pilot", 20, 3.0, 4.0, 40_000.0, 30_000.0, 2_000.0, 90.0)
     other = ours._replace(key=(*key[:3], "gpt-4"), questions=99)
     small = ours._replace(questions=2, input=1.0)
-    plan, _ = ExperimentPlan.of("pi_serini/main", OptionFiles(), [small, ours, other])
+    plan, _ = ExperimentPlan.of("pi_serini/main", Compositions(), [small, ours, other])
     first, *others = plan.estimates()
     by_hand = (10_000 * 5 + 30_000 * 0.5 + 2_000 * 30) / 1e6 * 830
-    assert first.dollars == pytest.approx(by_hand)
-    assert (first.calls, first.hours) == (3.0, pytest.approx(830 * 90 / 3600))
-    assert [each.source for each in others] == ["the paper's figure"] * 2
+    assert first.total.dollars == pytest.approx(by_hand)
+    assert (first.typical.calls, first.total.seconds) == (3.0, pytest.approx(830 * 90))
+    assert [each.typical.source for each in others] == ["the paper's figure"] * 2
     assert "(measured on 20 questions of pilot; the paper's figure)" in plan.estimate_text()
 
 

@@ -5,7 +5,7 @@ import re
 import sys
 
 from soundingline.experiments.config import CONF
-from soundingline.experiments.planning import ExperimentPlan, OptionFiles, block
+from soundingline.experiments.planning import Compositions, ExperimentPlan, block
 
 PAGE = CONF.parent / "docs" / "reproductions.md"
 LONG = {"SOUNDINGLINE_CANARY": "canary"}
@@ -21,7 +21,7 @@ def short(needs):
 
 
 def expected():
-    files = OptionFiles()
+    files = Compositions()
     for path in sorted((CONF / "experiment").glob("*/*.yaml")):
         if path.parent.name != "base":
             name = f"{path.parent.name}/{path.stem}"

@@ -9,7 +9,7 @@ from support.llm_model import ANSWER, ScriptedModel, saying
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
-from soundingline.experiments.maintenance import statistics
+from soundingline.experiments.maintenance import collection_statistics
 from soundingline.toolkit.corpus import SqliteStore
 from soundingline.toolkit.corpus.segmentation import Passages
 from soundingline.toolkit.data import Document, Topic
@@ -221,7 +221,7 @@ def test_table_1_counts_questions_documents_passages_and_judgements():
     }
     benchmark = TwoDocuments(topics, qrels)
     passages = Passages(max_tokens=4)
-    assert statistics(benchmark, passages, lambda text: len(text.split())) == {
+    assert collection_statistics(benchmark, passages, lambda text: len(text.split())) == {
         "questions": 2,
         "tokens a question": (3 + 1) / 2,
         "documents": 2,
@@ -234,7 +234,7 @@ def test_table_1_counts_questions_documents_passages_and_judgements():
     }
     source, published = published_statistics({}, "browsecomp_plus")
     assert "2602.21456, Table 1" in source
-    assert list(published) == list(statistics(benchmark, passages, len))
+    assert list(published) == list(collection_statistics(benchmark, passages, len))
     assert [published[name] for name in ("questions", "documents", "passages")] == [
         *(830, 100_195, 2_772_255)
     ]

@@ -33,7 +33,7 @@ from soundingline.pipelines import cache as caches
 from soundingline.pipelines.cache import (
     Claims,
     ResultCache,
-    bound,
+    limit_size,
     list_caches,
     network_note,
     prune,
@@ -314,8 +314,7 @@ def test_a_damaged_file_is_told_in_one_line(path, use, sound):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = path.read_bytes()
     path.write_bytes(content[:sound] + b"\x55" * (len(content) - sound))
-    with pytest.raises(InputError, match=r"cache .*cache.sqlite .*move that file away"):
-        use(path)
+    refused(r"cache .*cache.sqlite .*move that file away", use, path)
 
 
 BITS = [(byte, bit) for byte in range(len('{"text": "a paid reply"}')) for bit in range(8)]
@@ -354,8 +353,7 @@ def test_a_full_disk_keeps_what_was_there_and_is_told(path):
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match=r"cache .*cannot be opened"):
-        ResultCache(tmp_path / "file" / "cache.sqlite")
+    refused(r"cache .*cannot be opened", ResultCache, tmp_path / "file" / "cache.sqlite")
 
 
 def times_used(path):
@@ -429,7 +427,7 @@ def size_of(file):
 
 def test_a_folder_that_is_not_there_holds_no_caches(tmp_path):
     assert list_caches(tmp_path / "absent") == []
-    assert bound(tmp_path / "absent", 0) == 0
+    assert limit_size(tmp_path / "absent", 0) == 0
     assert not (tmp_path / "absent").exists()
 
 
@@ -477,9 +475,9 @@ def test_a_cache_below_its_bound_is_left_alone_and_one_above_falls_well_below(fo
     file = folder / "a.sqlite"
     fill(file, "a", range(5000), 1e9, monkeypatch)
     size = size_of(file)
-    assert bound(folder, size) == 0
+    assert limit_size(folder, size) == 0
     assert len(times_used(file)) == 5000
-    assert bound(folder, size - 1) >= size // 5
+    assert limit_size(folder, size - 1) >= size // 5
     assert size // 2 < size_of(file) <= 0.8 * size
 
 
@@ -554,8 +552,7 @@ def test_a_database_of_another_kind_is_not_touched(folder):
 def test_a_damaged_cache_is_told_in_one_line(folder):
     folder.mkdir()
     (folder / "a.sqlite").write_bytes(random.Random(0).randbytes(9000))
-    with pytest.raises(InputError, match=r"cache .*a.sqlite is damaged.*move that file away"):
-        prune(folder, limit=0)
+    refused(r"cache .*a.sqlite is damaged.*move that file away", prune, folder, limit=0)
 
 
 # Replies to prompts.
@@ -647,20 +644,36 @@ def test_a_step_without_a_model_is_refused_and_its_counts_begin_at_zero(kind):
     assert kind.needs_llm and not any(step.counts.values())
 
 
-@pytest.mark.parametrize("kind", STEPS)
-def test_a_step_asks_its_own_model_and_else_that_of_its_collection(kind, tmp_path):
+@pytest.fixture
+def models(tmp_path):
+    """A model of a step's own, that of its collection, and the collection."""
     own, theirs = (BlockingModel(name, role="rewriter") for name in ("own", "theirs"))
-    collection = Collection("c", model=theirs, caches=tmp_path / "theirs")
+    return own, theirs, Collection("c", model=theirs, caches=tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_step_asks_the_model_of_its_collection(kind, models, tmp_path):
+    _, theirs, collection = models
     assert kind().model_and_cache(collection) == (theirs, tmp_path / "theirs")
-    if issubclass(kind, Stage):
-        bound = kind().bind(collection)
-        assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
-        assert bound.fingerprint == kind(theirs).fingerprint
-        assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
-        assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
-    if "cache" in inspect.signature(kind).parameters:
-        with_both = kind(own, cache=tmp_path / "own").bind(collection)
-        assert with_both.model_and_cache() == (own, tmp_path / "own")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STEPS if issubclass(kind, Stage)])
+def test_a_stage_asks_its_own_model_and_else_that_of_its_collection(kind, models, tmp_path):
+    own, theirs, collection = models
+    bound = kind().bind(collection)
+    assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
+    assert bound.fingerprint == kind(theirs).fingerprint
+    assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
+    assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in STEPS if "cache" in inspect.signature(kind).parameters]
+)
+def test_a_stage_with_a_cache_of_its_own_uses_it(kind, models, tmp_path):
+    own, _, collection = models
+    with_both = kind(own, cache=tmp_path / "own").bind(collection)
+    assert with_both.model_and_cache() == (own, tmp_path / "own")
 
 
 def test_replies_are_in_the_order_of_the_prompts_and_equal_ones_are_paid_for_once():

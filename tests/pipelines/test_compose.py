@@ -107,11 +107,6 @@ def test_the_depth_is_in_the_representation():
     assert (repr(MaxP()), repr(MaxP(depth=5))) == ("MaxP(depth=None)", "MaxP(depth=5)")
 
 
-@pytest.mark.parametrize("depth", [0, -1, True, 1.5, "10"])
-def test_a_depth_that_is_not_a_positive_whole_number_is_refused(depth):
-    refused(r"depth of MaxP=.* valid: a whole number, 1 or more", lambda: MaxP(depth))
-
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -244,15 +239,6 @@ def test_a_fusion_keeps_columns_queries_inputs_and_cuts_at_its_depth(kind):
     assert set(outputs) == {"qid", "query", "docno", "score", "rank"}
 
 
-def test_wrong_settings_are_refused_with_what_is_valid():
-    refused(r"weight 2=1\.5", lambda: Interpolation(FIRST, SECOND, weights=[0, 1.5]))
-    refused("3 weights for 2 retr", lambda: Interpolation(FIRST, SECOND, weights=[0, 1, 0]))
-    refused("1 retrievers to fuse", lambda: ReciprocalRankFusion(FIRST))
-    refused("null, minmax", lambda: Interpolation(FIRST, SECOND, normalise="z"))
-    refused("k=-1", lambda: ReciprocalRankFusion(FIRST, SECOND, k=-1))
-    refused("depth=0", lambda: Interpolation(FIRST, SECOND, depth=0))
-
-
 @pytest.mark.parametrize("kind", [ReciprocalRankFusion, Interpolation])
 def test_both_retrievers_are_bound_and_checked(kind):
     fusion = kind(BM25(k1=1), BM25(k1=2))
@@ -261,6 +247,13 @@ def test_both_retrievers_are_bound_and_checked(kind):
     refused("not bound", lambda: fusion(frame("b")))
     other = kind(BM25(), QueryLikelihood())
     refused("needs ql, which engine=pisa does not", lambda: other.validate(PisaEngine()))
+
+
+def test_a_fingerprint_that_is_not_a_text_is_refused_before_anything_is_built():
+    class Unnamed(BM25):
+        fingerprint = None
+
+    refused("has the fingerprint None. valid: a text", lambda: Unnamed().validate(LexicalEngine()))
 
 
 @pytest.mark.parametrize("option", ["fusion_rrf", "fusion_interpolation"])
@@ -426,9 +419,7 @@ def test_a_broken_search_leaves_no_notes_to_the_next():
     assert PipelineBackend(FixedRows()).search(SearchRequest("x")).notes == {}
 
 
-def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(
-    tmp_path,
-):
+def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(tmp_path):
     units = [{"docno": "d1", "text": "Brel is a harbour town."}]
     index = LexicalIndex.build(units, tmp_path / "index")
     backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
@@ -514,39 +505,31 @@ PASSAGE_RANKING = ranked_by(a_3=10.0, b_1=8.0, b_0=7.0)
         # A retrieved neighbour rises and stays one row; a cycle ends.
         (graph("a>c"), RANKING, {"head": 2, "damping": 1.0}, {"c": 12, "a": 10, "b": 8}),
         (graph("a>b", "b>a"), RANKING, {"head": 2}, {"a": 14, "b": 13, "c": 2}),
-        # The ranking stays above what is put below it.
-        (
-            LINKS,
-            RANKING,
-            {"head": 2, "place": "below"},
-            {"a": 10, "b": 8, "c": 2, "x": 1, "y": 0, "z": 0},
-        ),
-        (LINKS, RANKING, {"head": 2, "most": 1}, {"a": 10, "x": 9, "b": 8, "c": 2}),
         (LINKS, RANKING, {"head": 2, "depth": 3}, {"a": 10, "x": 9, "b": 8}),
         # Negative scores count from the lowest.
         (graph("a>x"), ranked_by(a=-1.0, b=-2.0, c=-5.0), {}, {"a": -1, "b": -2, "x": -3, "c": -5}),
         # Passages count as their documents; a new one is its first.
-        (
-            graph("a>x", "a>b"),
-            PASSAGE_RANKING,
-            {},
-            {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5},
-        ),
+        (graph("a>x", "a>b"), PASSAGE_RANKING, {}, {"b%p1": 13, "a%p3": 10, "b%p0": 7, "x%p0": 5}),
     ],
 )
 def test_neighbours_of_the_head_get_its_damped_scores(links, given, settings, expected):
     result = LinkExpansion(links, **{"head": 1, "damping": 0.5, **settings})(given)
-    if settings.get("place") == "below":
-        assert list(result["docno"]) == list(expected)
-    else:
-        assert scored(result) == expected and list(result["docno"]) == list(expected)
+    assert scored(result) == expected and list(result["docno"]) == list(expected)
 
 
 def test_a_hub_is_not_followed_and_counted():
     hub = graph(*(f"a>n{number}" for number in range(10_000)), "b>x")
-    stage = LinkExpansion(hub, largest_hub=100)
+    stage = LinkExpansion(hub)
     assert set(stage(RANKING)["docno"]) == {"a", "b", "c", "x"}
     assert stage.counts["hubs"] == 1 and stage.counts["added"] == 1
+
+
+def test_at_most_a_hundred_documents_are_new():
+    neighbours = [f"a>n{number:03}" for number in range(100)]
+    result = LinkExpansion(graph(*neighbours, "b>m", "b>n000"), head=2, damping=1.0)(RANKING)
+    new = [docno for docno in result["docno"] if docno not in ("a", "b", "c")]
+    # m has the lowest score of the 101.
+    assert new == ["n000", *(f"n{number:03}" for number in range(1, 100))]
 
 
 def test_rows_keep_their_columns_and_new_ones_have_those_of_the_query():
@@ -570,19 +553,6 @@ def test_a_collection_gives_its_links_to_a_retriever_with_expansion():
     queries = pd.DataFrame({"qid": ["q"], "query": ["words"]})
     assert set(bound.transform(queries)["docno"]) == {"a", "b", "c", "x", "y", "z"}
     assert bound.fingerprint == LINKS.fingerprint
-
-
-def test_a_collection_without_links_is_refused():
-    refused("no links between its documents", lambda: LinkExpansion().bind(Collection("c")))
-    refused("not bound", lambda: LinkExpansion()(RANKING))
-
-
-WRONG = [("head", 0), ("direction", "up"), ("damping", 0), ("damping", 1.5), ("largest_hub", 0)]
-
-
-@pytest.mark.parametrize(("name", "value"), [*WRONG, ("most", 0), ("place", "above"), ("depth", 0)])
-def test_impossible_settings_are_refused(name, value):
-    refused(name, lambda: LinkExpansion(LINKS, **{name: value}))
 
 
 QUERIES = pd.DataFrame({"qid": ["1", "2", "3"], "query": ["a", "b", "c"], "note": ["x", "y", "z"]})
@@ -662,9 +632,8 @@ def test_columns_of_the_queries_stay():
 def test_what_cannot_work_is_told():
     with pytest.raises(InputError, match=r"the tier 'expert'. valid: evidence, gold"):
         OracleRetriever(tier="expert").bind(DOCUMENTS)
-    refused("no judgements", lambda: OracleRetriever().bind(Collection("c")))
     refused("not bound", lambda: OracleRetriever().transform(QUERIES))
-    refused("depth", lambda: OracleRetriever(depth=0))
+    refused("not bound", lambda: LinkExpansion()(RANKING))
     OracleRetriever(RM3()).validate(LexicalEngine())
 
 
@@ -685,15 +654,16 @@ WITHOUT_PAPER = (
 def test_every_public_name_is_importable_and_has_a_docstring():
     from soundingline import pipelines
 
-    for name in pipelines.__all__:
-        part = getattr(pipelines, name)
-        text = part.__doc__ or ""
-        assert text.strip(), name
-        if name not in ("Stage", "LexicalIndexer") and issubclass(part, pt.Transformer):
-            assert re.search(r"\bIn: |[Cc]olumns", text), f"{name}: columns in and out"
-            assert re.search(r"InputError|errors as in", text), f"{name}: errors"
-            if name not in WITHOUT_PAPER:
-                assert re.search(r"\b20\d\d[);]", text), f"{name}: paper"
+    parts = {name: getattr(pipelines, name) for name in pipelines.__all__}
+    assert all((part.__doc__ or "").strip() for part in parts.values())
+    stages = {name: part for name, part in parts.items() if issubclass(part, pt.Transformer)}
+    texts = {name: stages[name].__doc__ for name in {*stages} - {"Stage", "LexicalIndexer"}}
+
+    def without(pattern):
+        return {name for name, text in texts.items() if not re.search(pattern, text)}
+
+    assert not without(r"\bIn: |[Cc]olumns") and not without(r"InputError|errors as in")
+    assert without(r"\b20\d\d[);]") <= {*WITHOUT_PAPER}
 
 
 @pytest.mark.parametrize("name", ["agents", "experiments", "pipelines", "toolkit"])
@@ -776,12 +746,15 @@ def test_the_representation_of_every_stage_is_code_that_makes_it_again(instances
     public = {name: getattr(pipelines, name) for name in pipelines.__all__}
     names = {**public, "Path": Path, "Doubled": Doubled}
     assert len(instances) > 20
+
+    def arguments(stage):
+        given = stage._arguments() if isinstance(stage, pt.Transformer) else {}
+        return {key: as_code(value) for key, value in given.items()}
+
     for name, stage in instances.items():
         again = eval(repr(stage), names)
         assert repr(again) == repr(stage) and type(again) is type(stage), name
-        if isinstance(stage, pt.Transformer):
-            given = {key: as_code(value) for key, value in stage._arguments().items()}
-            assert {key: as_code(value) for key, value in again._arguments().items()} == given, name
+        assert arguments(again) == arguments(stage), name
     assert eval(repr(instances["over"]), names).base == instances["LexicalIndex"]
 
 
@@ -791,9 +764,11 @@ def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
 
     monkeypatch.setattr(pt.documentation, "objects_inv", lambda: pytest.fail("a page is looked up"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host is looked up"))
-    for name, stage in instances.items():
-        if isinstance(stage, pt.Transformer) and not isinstance(stage, pt.Indexer):
-            assert type(stage).__name__ in pt.schematic.draw(stage), name
+    stages = [each for each in instances.values() if isinstance(each, pt.Transformer)]
+    stages = [stage for stage in stages if not isinstance(stage, pt.Indexer)]
+    assert len(stages) > 20
+    for stage in stages:
+        assert type(stage).__name__ in pt.schematic.draw(stage)
     drawn = pt.schematic.draw(instances["BM25"] >> RerankTop(MonoT5(), depth=50) >> MaxP())
     assert all(label in drawn for label in ("BM25", "RerankTop", "MonoT5", "MaxP"))
     assert not re.search(r"(src|href)=.https?:", drawn)

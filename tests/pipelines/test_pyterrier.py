@@ -3,12 +3,14 @@ other projects. What needs a Terrier index is in `tests/integration/test_terrier
 
 import itertools
 import random
+from collections import defaultdict
 
 import pandas as pd
 import pyterrier as pt
 import pytest
 from support.assertions import refused
 from support.needs import needs
+from support.pairs import Lengths, by_length
 
 from soundingline.pipelines import (
     Q2Q,
@@ -61,17 +63,6 @@ def qrels():
     chance = random.Random(7)
     rows = [(qid, f"d{n}", 1) for qid in QUERIES["qid"] for n in chance.sample(range(200), 20)]
     return pd.DataFrame(rows, columns=["qid", "docno", "label"])
-
-
-class Lengths(Scorer):
-    """Scores a text by its length."""
-
-    def score(self, queries, texts):
-        return [float(len(text)) for text in texts]
-
-
-def by_length(index, **arguments):
-    return RerankTop(Lengths(), texts=index.texts, **arguments)
 
 
 # Parameters.
@@ -267,11 +258,11 @@ def test_feedback_does_not_replace_later_queries(index):
     ranking = expanded(QUERIES)
     assert list(ranking.columns) == ["qid", "query", "docno", "score", "rank"]
     later = (expanded >> rewrite >> plain)(QUERIES)
-    everything = scored(plain(QUERIES.assign(query=other)))
-    assert {key: everything.get(key, 0.0) for key in scored(later)} == scored(later)
     restored = (rewrite >> expanded >> pt.rewrite.reset() >> plain)(QUERIES)
-    everything = scored(plain(QUERIES))
-    assert {key: everything.get(key, 0.0) for key in scored(restored)} == scored(restored)
+    for ranking, query in ((later, other), (restored, QUERIES["query"])):
+        everything = defaultdict(float, scored(plain(QUERIES.assign(query=query))))
+        assert {key: everything[key] for key in scored(ranking)} == scored(ranking)
+        assert any(scored(ranking).values())
 
 
 def test_a_rewriter_drops_other_forms_of_the_old_query(index):
@@ -408,23 +399,26 @@ def test_a_cutoff_after_texts_is_made_before_them(index):
 # Optional packages.
 
 
-@pytest.mark.parametrize(
-    ("make", "extra"),
-    [
-        (MonoT5, "rerank"),
-        (CrossEncoder, "rerank"),
-        (RankLLaMA, "rerank"),
-        (ColBERTReranker, "learned"),
-        (lambda: Dense("some/model"), "learned"),
-        (Splade, "learned"),
-    ],
-)
-def test_without_the_packages_of_models_the_extra_of_the_stage_is_named(
-    make, extra, index, monkeypatch
-):
+SCORERS = [(kind, "rerank") for kind in (MonoT5, CrossEncoder, RankLLaMA)]
+SCORERS += [(ColBERTReranker, "learned")]
+ABSENT = r"the package \w+ is not installed\. .*\[{}\]'"
+
+
+@pytest.fixture
+def without_packages(monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.optional.find_spec", lambda name: None)
-    stage = make()
-    message = rf"the package \w+ is not installed\. .*\[{extra}\]'"
-    if isinstance(stage, Scorer):
-        refused(message, lambda: (index.bm25() >> RerankTop(stage, texts=index.texts))(QUERIES))
-    refused(message, lambda: stage.validate(LexicalEngine()))
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize(
+    ("make", "extra"), [*SCORERS, (lambda: Dense("some/model"), "learned"), (Splade, "learned")]
+)
+def test_without_the_packages_of_models_the_extra_of_the_stage_is_named(make, extra):
+    refused(ABSENT.format(extra), lambda: make().validate(LexicalEngine()))
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize(("make", "extra"), SCORERS)
+def test_without_the_packages_of_a_scorer_its_extra_is_named_where_it_scores(make, extra, index):
+    stage = RerankTop(make(), texts=index.texts)
+    refused(ABSENT.format(extra), lambda: (index.bm25() >> stage)(QUERIES))

@@ -343,6 +343,7 @@ def test_a_fusion_of_pyterrier_alpha_sums_reciprocal_ranks(pipeline, site):
     parts = [pipeline, site.index.ql(), site.index.bm25(k1=3)]
     rankings = [ranked(part(QUERIES)) for part in parts]
     out = pta.fusion.RRFusion(*parts)(QUERIES)
+    assert set(out["qid"]) == set(QUERIES["qid"])
     for qid, rows in out.groupby("qid"):
         for docno, score in zip(rows["docno"], rows["score"], strict=True):
             ranks = [own[qid].index(docno) for own in rankings if docno in own[qid]]

@@ -8,10 +8,11 @@ from functools import partial
 
 import pytest
 from support import checkpoints
+from support.assertions import refused
 from support.llm_model import ScriptedModel, ScriptedPrompts, saying
 
-from soundingline.experiments.distillation import examples
-from soundingline.experiments.training import fit, load
+from soundingline.experiments.distillation import student_examples
+from soundingline.experiments.fitting import fit, load
 from soundingline.pipelines import LexicalIndex
 from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.learned.dense import Dense
@@ -175,8 +176,7 @@ def test_a_file_gives_back_what_was_written(tmp_path):
 def test_a_damaged_line_is_named(line, tmp_path):
     path = tmp_path / "scores.jsonl"
     path.write_text(f"\n{line}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 2"):
-        _ = FileScorer(str(path)).fingerprint
+    refused("line 2", lambda: FileScorer(str(path)).fingerprint)
 
 
 GRAINS = ("barley", "rye")
@@ -225,7 +225,7 @@ def judgements(texts, path):
 def learnt(path):
     """What a student learns from a file."""
     rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return [example for row in rows for example in examples(row)]
+    return [example for row in rows for example in student_examples(row)]
 
 
 def training_pairs(path):
@@ -591,8 +591,7 @@ def test_a_document_that_is_a_unit_is_its_own_evidence_and_an_unknown_one_a_key_
     assert LexicalLocator(complete).locate(["b", "a"], ["mill"])[0][0][0].unit_id == "b"
     with pytest.raises(KeyError, match="ghost"):
         LexicalLocator(index).locate(["ghost"], ["mill"])
-    with pytest.raises(InputError, match="most"):
-        LexicalLocator(index).locate([], ["mill"], most=0)
+    refused("most", lambda: LexicalLocator(index).locate([], ["mill"], most=0))
     assert LexicalLocator(index).locate([], ["mill"]) == []
 
 

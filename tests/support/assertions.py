@@ -7,11 +7,14 @@ import pytest
 from soundingline.toolkit.errors import InputError
 
 
-def refused(message, act):
-    """Assert that `act` is refused in one line, in which the pattern `message` occurs."""
-    with pytest.raises(InputError, match=message) as error:
-        act()
-    assert "\n" not in str(error.value)
+def refused(message, act, /, *arguments, **settings):
+    """The line in which `act(*arguments, **settings)` is refused, in which the pattern `message`
+    must occur."""
+    with pytest.raises(InputError, match=message or None) as error:
+        act(*arguments, **settings)
+    line = str(error.value)
+    assert "\n" not in line
+    return line
 
 
 _FACTOR = 8

@@ -241,13 +241,15 @@ class _WithPassages:
 
 # The smallest fictional world, and the files of a small BEIR folder.
 
-TINY = (
+SMALL_WORLD = (
     "benchmark.documents=64",
     "benchmark.questions=6",
     "benchmark.hops=1",
     "benchmark.median_words=60",
     "benchmark.p90_words=200",
+    "preflight.check=false",  # tests/experiments/preflight is about it
 )
+TINY = ("benchmark=fictional", *SMALL_WORLD)
 
 
 def write_beir(path, **files):

@@ -2,6 +2,17 @@
 classes that published models have."""
 
 from collections import Counter
+from pathlib import Path
+
+
+class Canary:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
 
 
 def write_tokenizer(path):

@@ -46,7 +46,8 @@ def recorded(sweep):
     return {
         "runs": kept,
         "comparisons": json.loads((Path(sweep) / "verdicts.json").read_text()),
-        "declared": {name: config[name] for name in ("primary", "margin")},
+        "declared": {name: config["comparison"][name] for name in ("primary", "margin")},
+        "columns": config["comparison"]["columns"],
     }
 
 
@@ -66,7 +67,8 @@ def shown(record):
     baseline = rows[0].b
     runs.sort(key=lambda run: run.name != baseline)
     table = io.StringIO()
-    Console(file=table, width=80).print(comparison_table(runs, rows, baseline=baseline))
+    options = {"baseline": baseline, "measures": record.get("columns", ())}
+    Console(file=table, width=80).print(comparison_table(runs, rows, **options))
     lines = [line.rstrip() for line in table.getvalue().splitlines()]
     data = ReportData(runs, rows, baseline=baseline, declared=True, **record["declared"])
     headline = "".join(f"**{s.text}**" if s.strong else s.text for s in summary(data))

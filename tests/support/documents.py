@@ -31,7 +31,7 @@ ANY_VALUE = "x"  # stands for `group.key=...`
 # Commands with flags of their own, which take folders as plain arguments and do not sweep.
 TAKES_PATHS = {
     *("evaluate", "compare", "judge", "caches", "calibrate"),
-    *("export", "import", "distill", "list", "replay", "slices", "train"),
+    *("export", "import", "distill", "list", "replay", "slices"),
 }
 FLAGS = {"-m", "--multirun", "--help"}
 

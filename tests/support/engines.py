@@ -15,7 +15,11 @@ from ir_measures import AP, P
 from support.needs import absent
 
 from soundingline.pipelines.engines import anserini
-from soundingline.pipelines.engines.anserini import AnseriniEngine, AnseriniProcess, settings_of
+from soundingline.pipelines.engines.anserini import (
+    AnseriniEngine,
+    AnseriniProcess,
+    model_parameters,
+)
 from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.engines.opensearch import OpenSearchEngine
 from soundingline.pipelines.engines.pisa import PisaEngine
@@ -55,7 +59,7 @@ def lucene(index, queries, model):
     """The rankings of a `BM25` or a `QueryLikelihood` over an Anserini index by Lucene's own
     searcher, with the scores that `SimpleSearcher` would round."""
     rankings = index._process.request(
-        "lucene", queries=queries, depth=model.depth, model=settings_of(model)
+        "lucene", queries=queries, depth=model.depth, model=model_parameters(model)
     )
     return [RankedList(docnos, scores) for docnos, scores in rankings]
 

@@ -129,6 +129,10 @@ class ScriptedModel:
             raise step
         return step
 
+    def last_message(self, number):
+        """The text of the last message of a request."""
+        return str(self.requests[number].messages[-1]["content"])
+
     async def close(self):
         self.closed += 1
 
@@ -186,10 +190,12 @@ class ScriptedLanguageModel:
     def running(self, log, servers=None):
         model = ScriptedModel(choose=self._choose)
         yield _Slow(model, self._seconds, Path(self._gate or "/"), self._gate_after)
-        assert model.closed == 1, "the model was not closed"
+        assert model.closed, "the model was not closed"
 
     def _choose(self, messages, settings):
         asked = messages[-1]["content"]
+        if not self._locked and (reply := checked_reply(messages, settings)):
+            return reply
         if self._down and Path(self._down).exists():
             raise ServerGone("gone")
         if self._log:
@@ -230,6 +236,26 @@ class ScriptedLanguageModel:
         docid = docids[0]
         text = f"Explanation: see [{docid}]\nExact Answer: {question}\nConfidence: 50%"
         return saying(text, usage=counts)
+
+
+_PLACE = re.compile(r'name "(\w+)", year (\d+), aliases (.*?)\.')
+
+
+def checked_reply(messages, settings, **fields):
+    """What a good model says to the requests of the check before a run; None to others."""
+    text = messages[-1]["content"] or ""
+    words = sum(len(str(message.get("content")).split()) for message in messages)
+    cached = words if len(messages) > 2 else 0
+    fields = {"usage": used(words + 20, 12, cached), **fields}
+    if place := _PLACE.search(text):
+        aliases = re.findall(r'"(\w+)"', place[3])
+        arguments = {"name": place[1], "year": int(place[2]), "aliases": aliases}
+        return calling(FunctionCall("p1", "record_place", json.dumps(arguments)), **fields)
+    if settings.tool_choice == "record_place":
+        return calling(FunctionCall("p1", "record_place", "{}"), **fields)
+    if text.startswith("Count from 1 to 500"):
+        return saying("1, 2, 3, 4, 5, 6,", finish_reason="length", usage=used(20, 16))
+    return saying("ready", **fields) if "the one word: ready" in text else None
 
 
 def _scores(asked, wavering=False):

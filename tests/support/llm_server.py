@@ -93,6 +93,8 @@ class Peer:
         self.most_in_flight = 0
         self.version = None  # what /version replies, as vLLM does
         self.models = None  # the names in the list of models; None: there is no such list
+        self.window = None  # the context window that the list states, as vLLM does
+        self.properties = None  # what /props replies, as llama.cpp does
         self.gathered = 0  # so many must have been in flight at once before any has a reply
         self._in_flight = 0
         self._lock = threading.Lock()
@@ -115,7 +117,7 @@ class Peer:
         self.script.clear()
         self.requests.clear()
         self.default = Say(text="done")
-        self.models = None
+        self.models = self.window = self.properties = None
         self.most_in_flight = self.gathered = 0
 
     def stall(self, seconds):
@@ -173,9 +175,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         peer = self.server.peer
         if self.path.partition("?")[0].endswith("/models"):
-            listed = [{"id": name} for name in peer.models or ()]
+            more = {"max_model_len": peer.window} if peer.window else {}
+            more |= {"owned_by": "llamacpp"} if peer.properties else {}
+            listed = [{"id": name, **more} for name in peer.models or ()]
             status = 501 if peer.models is None else 200
             self._write(status, json.dumps({"data": listed}), "application/json")
+            return
+        if self.path == "/props" and peer.properties is not None:
+            self._write(200, json.dumps(peer.properties), "application/json")
             return
         known = self.path == "/version" and peer.version is not None
         text = json.dumps({"version": peer.version})

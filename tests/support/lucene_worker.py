@@ -39,4 +39,4 @@ if __name__ == "__main__":
     anserini_worker.Worker = LuceneWorker
     replies = os.dup(1)
     os.dup2(2, 1)  # Java prints on standard output, which is for replies
-    anserini_worker.serve(replies)
+    anserini_worker.answer_requests(replies)

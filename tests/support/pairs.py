@@ -1,4 +1,17 @@
-"""Pairs of a query and a text, as scorers take them."""
+"""Pairs of a query and a text, as scorers take them, and a scorer of them."""
+
+from soundingline.pipelines.rerank.reranker import RerankTop, Scorer
+
+
+class Lengths(Scorer):
+    """Scores a text by its length."""
+
+    def score(self, queries, texts):
+        return [float(len(text)) for text in texts]
+
+
+def by_length(index, **arguments):
+    return RerankTop(Lengths(), texts=index.texts, **arguments)
 
 
 def sides(pairs):

@@ -31,16 +31,21 @@ RECORDED = {
 }
 
 
-def record(weights):
-    """Make the file anew with the model of these weights."""
+def known_model(weights):
+    """The name, the licence and the hash of the model of these weights."""
     sha256 = hashlib.sha256(weights.read_bytes()).hexdigest()
     if sha256 not in MODELS:
         sys.exit(
             f"recordings: {weights} has the SHA-256 {sha256}, which MODELS in {__file__} does not "
             "list. Add the model's name and licence there, and both to conf/llm/recorded.yaml."
         )
+    return {**MODELS[sha256], "sha256": sha256}
+
+
+def record(weights):
+    """Make the file anew with the model of these weights."""
     path = RecordedChat.recordings
-    path.write_text(json.dumps({**MODELS[sha256], "sha256": sha256}) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(known_model(weights)) + "\n", encoding="utf-8")
     environment = {**os.environ, "SOUNDINGLINE_RECORD": str(weights.resolve())}
     with tempfile.TemporaryDirectory() as folder:
         for experiment, command in RECORDED.items():

@@ -108,6 +108,10 @@ def starts(run):
     ]
 
 
+def ended(trajectory):
+    return trajectory.status, trajectory.reason
+
+
 def without_times(trajectory, roles=None):
     """The text of a trajectory without its times, and of its usage only that of the `roles`."""
     calls = tuple(replace(each, seconds=0.0) for each in trajectory.calls)

@@ -27,8 +27,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 SWEEP = (
-    *("-m", "name=warm", "unit=document,passage", "benchmark.documents=64"),
-    *("benchmark.questions=6", "benchmark.hops=1"),
+    *("-m", "name=warm", "unit=document,passage", "benchmark=fictional"),
+    *("benchmark.documents=64", "benchmark.questions=6", "benchmark.hops=1"),
 )
 _STANDARD_INPUT = 0
 

@@ -1,6 +1,7 @@
 """What a user reads: texts cannot control the terminal, what is wrong with data and settings is
 said in one line, and secrets are masked."""
 
+import heapq
 import importlib
 import io
 import json
@@ -41,7 +42,7 @@ from soundingline.toolkit.console import (
     print_traceback,
     users_frame,
 )
-from soundingline.toolkit.errors import InputError, check_int, check_number, parse
+from soundingline.toolkit.errors import InputError, check_int, check_number, did_you_mean, parse
 from soundingline.toolkit.files import dump_json, mark_obfuscated, write_quoting, write_text
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines
 from soundingline.toolkit.obfuscation import (
@@ -339,6 +340,40 @@ def test_a_long_name_is_cut_before_counts_and_times_are(width, monkeypatch):
     assert " 999/1000 0:00:00 " in text and " accuracy 0.06" in text
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("durations", [[60.0] * 20, [45.0, 75.0, 60.0, 50.0, 70.0] * 4])
+def test_the_time_that_remains_is_that_of_questions_that_wait_and_run(durations, concurrency):
+    """A pool of workers is simulated with 20 questions of about a minute."""
+    free, ends = [0.0] * concurrency, []
+    for duration in durations:
+        ends.append(free[0] + duration)
+        heapq.heapreplace(free, ends[-1])
+    ends.sort()
+    now = 0.0
+    left = console.TimeLeft(len(durations), concurrency, lambda: now)
+    assert left.seconds() is None
+    for done, end in enumerate(ends, start=1):
+        while now < end:  # a bar is drawn between two ends as well
+            now = min(now + 10, end)
+            if done > 3:
+                truth = ends[-1] - now
+                assert left.seconds() == pytest.approx(truth, rel=0.25, abs=30), (done, now)
+        left.end_one()
+    assert left.seconds() == 0
+
+
+def test_a_bar_shows_the_time_that_remains(terminal):
+    clock = iter([0.0, *[60.0] * 4, *[120.0] * 100])
+    left = console.TimeLeft(20, 4, lambda: next(clock))
+    with console.progress_bar() as bar:
+        task = bar.add_task("Answering", total=20, note="", left=left)
+        for _ in range(7):
+            left.end_one()
+            bar.advance(task)
+        bar.refresh()
+    assert "0:03:00" in terminal.getvalue()  # 12 of a minute, 4 at once
+
+
 # Data and settings from outside: what passes, and the one line about what does not.
 
 
@@ -460,6 +495,29 @@ def test_numbers_in_the_bounds_pass():
 def test_the_line_ends_each_part():
     line = str(InputError("a=1. ", valid="b, c, ...", do="did you mean b?"))
     assert line == "a=1. valid: b, c, ... did you mean b?"
+
+
+SENSIBLE = """
+dept depth, retreiver retriever, benchmrk benchmark, rerankr reranker, tol tool, agnt agent,
+llms llm, bm25_tune bm25_tuned, monoT5 monot5, top-k top_k, topk top_k, browsecomp
+browsecomp_plus, splde splade, concurency concurrency, prefligth preflight, measure measures,
+compar compare, evalute evaluate, rnk rank, tuen tune, jugde judge, max_seaches max_searches,
+limits limit, retrievers retriever, num_results depth
+"""
+SENSELESS = """
+BM25 bm25_rm3, contents concurrency, controls comparison, num_results measures, hits limits,
+search enrich, search benchmark, query qrels, docno documents, metrics measures, run rank, train
+rank, topics tool, k k1, device judge, hello help, pipeline engine, start task, fields files,
+dataset data
+"""
+
+
+@pytest.mark.parametrize("words", [SENSIBLE, SENSELESS], ids=["sensible", "senseless"])
+def test_a_name_is_offered_for_one_that_is_mistyped_or_means_the_same(words):
+    for pair in words.split(","):
+        name, known = pair.split()
+        offered = f"did you mean {known}?" if words is SENSIBLE else ""
+        assert did_you_mean(name, [known, "unlike"]) == offered, pair
 
 
 # Secrets are recognised by their names, and obfuscated lines follow the published scheme.

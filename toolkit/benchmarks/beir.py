@@ -24,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
     rows,
 )
 from soundingline.toolkit.data import Document, Link, Qrels, Topic
-from soundingline.toolkit.errors import InputError, Runtime, parse
+from soundingline.toolkit.errors import FileName, InputError, Runtime, parse
 from soundingline.toolkit.files import fingerprint
 
 GOLD = ".gold"
@@ -89,6 +89,7 @@ class BeirBenchmark(Benchmark):
         split: the questions that the qrels of this split name. None selects every question and the
             union of all qrels.
         origin: whose collection it is and how to get it, for the message about a missing folder.
+        notice: see `Benchmark`.
         sets: whether every question asks for documents.
         answers: a file of JSON lines with `qid` and `answers`, a list of accepted short answers,
             which replaces the answers of the questions that it names.
@@ -102,20 +103,21 @@ class BeirBenchmark(Benchmark):
 
     def __init__(
         self,
-        path: str | Path,
+        path: FileName[str | Path],
         name: str | None = None,
         split: str | None = "test",
         limit: int | None = None,
         origin: Runtime[str] = "",
+        notice: Runtime[str] = "",
         sets: bool = False,
         qids: str | None = None,
-        answers: str | Path | None = None,
+        answers: FileName[str | Path | None] = None,
         exclude_own: bool | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
         remove_evidence: bool = False,
     ) -> None:
-        self.qids = qids
+        self.qids, self.notice = qids, notice
         self.path = Path(path)
         self.split = split
         self.sets = sets
@@ -212,7 +214,8 @@ class BeirBenchmark(Benchmark):
             metadata = record.get("metadata")
             if isinstance(metadata, dict) and metadata.get("url"):
                 record["url"] = metadata["url"]
-            row = parse(BeirRow, record, where=location)
+            do = "rename id to _id, and contents to text" if "contents" in record else ""
+            row = parse(BeirRow, record, where=location, do=do)
             yield Document(row["_id"], row.get("title", ""), row["text"], row.get("url", ""))
 
 
@@ -240,7 +243,7 @@ def _read_links(path: Path) -> Iterator[Link]:
             continue
         if len(ends) != 2 or not all(ends):
             raise InputError(
-                f"{location} is no link", valid="a docid, a tab, and the docid it links to"
+                f"{location} is not a link", valid="a docid, a tab, and the docid it links to"
             )
         yield Link(*ends)
 

@@ -54,8 +54,12 @@ class Benchmark:
             grade above 0. They meet every requirement, and there may be none.
         obfuscated: whether a run must obfuscate the texts of the benchmark that it writes
             (`soundingline.toolkit.obfuscation`).
+        document_count: the number of documents that the publication of the corpus states, before a
+            share of it is taken; None where that is not known.
         in_passages: whether the corpus was released in passages, which `PASSAGE_BREAK` separates
             in the texts (`unit.splitter=released`).
+        notice: whose texts and questions these are and under which licence, for the manifests,
+            reports and traces of runs on them; empty if nothing is to be said.
         links_fingerprint: a hash of whatever `links()` depends on, under which a graph of them is
             stored; None if the graph must be built at each start.
     """
@@ -69,6 +73,8 @@ class Benchmark:
     satisfaction: Mapping[str, Mapping[str, Sequence[bool]]]
     needed_facts: Mapping[str, Sequence[StatedFact]]
     obfuscated: bool = False
+    notice: str = ""
+    document_count: int | None = None
     exclude_own: bool = False
     corpus_share: float = 1.0
     front_matter: bool = False

@@ -30,7 +30,7 @@ from soundingline.toolkit.benchmarks.formats import (
     rows,
 )
 from soundingline.toolkit.data import PASSAGE_BREAK, Document, Topic
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import FileName, InputError, parse
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.obfuscation import VARIABLE, Canary, NotObfuscated, canary
 from soundingline.toolkit.optional import hub_dataset, import_optional, is_hub_name
@@ -41,6 +41,7 @@ _PARQUET = ".parquet"
 _SUFFIXES = (_PARQUET, *JSON_LINES)
 _PARQUET_MARK = b"PAR1"  # the first four bytes of a file
 _PASSAGE = re.compile(r"browsecomp_plus_(.+)_\d+")
+_CORPUS, _CORPUS_DOCUMENTS = "Tevatron/browsecomp-plus-corpus", 100_195  # arXiv 2508.06600
 _BATCH = 128  # rows of a Parquet file in memory at once
 
 
@@ -102,16 +103,16 @@ class BrowseCompPlus(Benchmark):
 
     def __init__(
         self,
-        questions: str | None = "Tevatron/browsecomp-plus",
-        corpus: str = "Tevatron/browsecomp-plus-corpus",
+        questions: FileName[str | None] = "Tevatron/browsecomp-plus",
+        corpus: FileName[str] = _CORPUS,
         *,
         name: str = "browsecomp_plus",
         revision: str | None = None,
         corpus_revision: str | None = None,
         obfuscated: bool = True,
-        topics: str | None = None,
-        qrels: str | None = None,
-        gold_qrels: str | None = None,
+        topics: FileName[str | None] = None,
+        qrels: FileName[str | None] = None,
+        gold_qrels: FileName[str | None] = None,
         qids: str | None = None,
         split: str | None = None,
         sample: int | None = None,
@@ -124,6 +125,8 @@ class BrowseCompPlus(Benchmark):
         if questions is None and not (topics and qrels):
             raise InputError("questions is null", do="give questions, or both topics and qrels")
         self._corpus, self._corpus_revision = corpus, corpus_revision
+        if corpus == _CORPUS:
+            self.document_count = _CORPUS_DOCUMENTS
         known_topics: list[Topic] = []
         answers: dict[str, list[str]] = {}
         tiers: dict[str, dict[str, dict[str, int]]] = {"evidence": {}, "gold": {}}
@@ -417,9 +420,9 @@ class TrecRag(Benchmark):
 
     def __init__(
         self,
-        topics: str,
-        corpus: str,
-        qrels: str | None = None,
+        topics: FileName[str],
+        corpus: FileName[str],
+        qrels: FileName[str | None] = None,
         *,
         name: str = "trec_rag",
         corpus_revision: str | None = None,

@@ -191,7 +191,7 @@ def read_topics(path: Path) -> list[Topic]:
     for location, line in lines(path):
         qid, _, text = line.partition("\t")
         if not (qid and text.strip()):
-            raise InputError(f"{location} is no question", valid="qid, a tab, and its text")
+            raise InputError(f"{location} is not a question", valid="qid, a tab, and its text")
         topics.append((location, Topic(qid, text)))
     return distinct_topics(topics, path)
 

@@ -24,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
     read_answers,
 )
 from soundingline.toolkit.data import Document, Topic
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import FileName, InputError, parse
 from soundingline.toolkit.files import fingerprint, write_json
 
 _RULES = 1  # to be raised when the same files give other documents
@@ -96,7 +96,7 @@ class IrDatasetsBenchmark(Benchmark):
         limit: int | None = None,
         sets: bool = False,
         qids: str | None = None,
-        answers: str | Path | None = None,
+        answers: FileName[str | Path | None] = None,
         exclude_own: bool | None = None,
         corpus_share: float = 1.0,
         front_matter: bool = False,
@@ -107,6 +107,7 @@ class IrDatasetsBenchmark(Benchmark):
         self._source = _complete(self.dataset)
         with _reading(self.dataset, "documents"):
             self._documents_id: str = _library().docs_parent_id(self.dataset)
+            self.document_count = self._source.metadata().get("docs", {}).get("count")
         queries = [
             (place, parse(IrQuery, fields, where=place))
             for place, fields in self._rows("queries", self._source.queries_iter)
@@ -221,7 +222,7 @@ def _load(dataset: str) -> Any:
 
 
 def _complete(dataset: str) -> Any:
-    """The dataset of that id. `InputError` if there is none, or if it lacks a part."""
+    """The dataset of that id. `InputError` if there is none, or if a part is missing."""
     source = _load(dataset)
     if source is None:
         raise InputError(f"ir_datasets has no dataset {dataset!r}", do=f"See {_CATALOGUE}")

@@ -74,7 +74,9 @@ def pi_serini_slices(
         total: questions of the second slice.
     """
     if not all(qid.isdecimal() for qid in strata):
-        raise InputError("a question has an id that is no number", valid="ids of BrowseComp-Plus")
+        raise InputError(
+            "a question has an id that is not a number", valid="ids of BrowseComp-Plus"
+        )
     first = _draw(strata, allocation)
     left = {qid: name for qid, name in strata.items() if qid not in first}
     more = _allotted(

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from soundingline.toolkit.data import PASSAGE_BREAK, PASSAGE_MARK, Document, Unit
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import FileName, InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import install_command
 from soundingline.toolkit.tokens import load_tokenizer, token_starts
@@ -290,7 +290,7 @@ class DocumentHead(Segmenter):
     """
 
     max_tokens: int = 512
-    tokenizer: str | None = None
+    tokenizer: FileName[str | None] = None
     name: ClassVar[str] = "document_head"
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -201,6 +202,15 @@ class SqliteStore:
             for number, (start, end) in enumerate(_spans(blob)):
                 unit_id = self._unit_id(document.docid, number)
                 yield Unit(unit_id, document.title, document.text[start:end])
+
+    def sample(self, count: int, seed: int = 0) -> list[Document]:
+        """At most `count` documents, drawn with `seed` without replacement, in the order of the
+        corpus."""
+        drawn = Random(seed).sample(range(1, len(self) + 1), min(count, len(self)))
+        places = ", ".join("?" * len(drawn))
+        columns = "docid, title, text, url"
+        query = f"SELECT {columns} FROM documents WHERE number IN ({places}) ORDER BY number"
+        return [Document(*row) for row in self._texts.execute(query, tuple(drawn))]
 
     def document(self, docid: str) -> Document:
         """The whole document; `KeyError` for an unknown docid."""

@@ -50,7 +50,10 @@ from soundingline.toolkit.evaluation.funnel import (
     step_record,
 )
 from soundingline.toolkit.evaluation.judge import ImportedVerdicts, record_judges
-from soundingline.toolkit.evaluation.published import browsecomp_plus_measures, calibration_error
+from soundingline.toolkit.evaluation.published import (
+    browsecomp_plus_measures,
+    rms_calibration_error,
+)
 from soundingline.toolkit.evaluation.retrieval import (
     DEFAULT_MEASURES,
     PerQuestion,
@@ -442,7 +445,7 @@ def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:
 def guessed_rewrites(
     rows: Iterable[Mapping[str, str]], question: str, answers: Sequence[str]
 ) -> set[str]:
-    """The rewritten queries with an accepted answer that question and raw query lack."""
+    """The rewritten queries with an accepted answer that question and raw query do not have."""
     if holds_answer(question, answers):
         return set()
     return {
@@ -487,7 +490,7 @@ def _calibration(
     ]
     if not claims:
         return {}
-    error = calibration_error([stated for stated, _ in claims], [right for _, right in claims])
+    error = rms_calibration_error([stated for stated, _ in claims], [right for _, right in claims])
     return {"calibration_error": (error, len(claims))}
 
 

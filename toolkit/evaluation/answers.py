@@ -134,8 +134,8 @@ def findable(accepted: Sequence[str]) -> list[str]:
 def found_in(text: str, phrases: Iterable[str]) -> set[str]:
     """Those of the phrases (see `findable`) whose tokens the text contains, in their order."""
     normal = _normal(text)
-    # It contains each token of the text, of numbers the digits. Most texts lack most phrases, which
-    # this tells without splitting them.
+    # It contains each token of the text, of numbers the digits. Most texts have few of the phrases,
+    # which this tells without splitting them.
     flat = normal.translate(_PUNCTUATION)
     possible = [
         phrase

@@ -6,7 +6,7 @@ rules.
   words.
 - A name is a term that some earlier output of a tool of the question has with an initial capital
   or a digit, and that no earlier output has with a small initial. Queries that an output repeats
-  are no part of it.
+  are not part of it.
 - A search is specific to a candidate if a term of its query is a name and is not a term of the
   question. These terms are its candidate terms.
 - A branch is a longest series of such searches, in the order of all searches of the question, in

@@ -135,7 +135,8 @@ def compare(
 
     Raises:
         InputError: for runs over different benchmarks or questions, unknown or equal names, a
-            measure that a run lacks, and one that two runs share on fewer than two questions.
+            measure that is missing from a run, and one that two runs share on fewer than two
+            questions.
     """
     if family not in FAMILIES:
         raise InputError(f"the family is {family!r}", valid=", ".join(FAMILIES))
@@ -249,7 +250,7 @@ def _shared_values(
     first, second = a.per_question[measure], b.per_question[measure]
     if first.keys() == second.keys():
         return first, second
-    # The runs must have the same questions; each lacks only the effort that it does not know.
+    # The runs must have the same questions; each leaves out only the effort that it does not know.
     one, other = (set().union(*run.per_question.values()) for run in (a, b))
     if one != other:
         raise InputError(
@@ -306,8 +307,8 @@ class Systems:
 
     def macro_average(self, system: System, measure: str) -> float | None:
         """The mean over the benchmarks with this measure, each with the same weight; None if the
-        system lacks one of them, because a mean over other benchmarks cannot be compared, and with
-        `has_shares`."""
+        system was not measured on one, because a mean over other benchmarks cannot be compared, and
+        with `has_shares`."""
         if self.has_shares:
             return None
         values = [system.value(measure, benchmark) for benchmark in self.benchmarks_of(measure)]

@@ -425,7 +425,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
     for a process that is evaluating the run.
 
     Raises:
-        InputError: if this is no run, or one that was not evaluated or was evaluated before its
+        InputError: if this is not a run, or one that was not evaluated or was evaluated before its
             newest trajectories were written, and if a file of the evaluation is damaged.
     """
     folder = RunFolder(path)

@@ -218,7 +218,7 @@ class MeasureTable:
 
     def of(self, measure: str, qids: Sequence[str] | None = None) -> NDArray[np.float64]:
         """The values [questions, points] of one measure, of all questions or of `qids`;
-        `InputError` for a measure that the table lacks."""
+        `InputError` for a measure that is missing from the table."""
         if measure not in self.measures:
             valid = ", ".join(self.measures)
             raise InputError(f"the table has no measure {measure!r}", valid=valid)

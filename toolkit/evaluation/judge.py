@@ -122,10 +122,10 @@ class LlmJudge:
         prompt: `browsecomp_plus`, `pi_serini`, or the path of a prompt with the places
             `{question}`, `{response}` and, with a reference, `{accepted}`; None for ours.
         tool: whether the model must report its verdict with a tool. False: in its text, for prompts
-            that ask for it there, such as the two above (see `read_text`).
+            that ask for it there, such as the two above (see `verdict_in_text`).
 
     Raises:
-        InputError: for a prompt that cannot be read or lacks a place.
+        InputError: for a prompt that cannot be read or has a missing place.
     """
 
     name = "llm"
@@ -182,7 +182,7 @@ class LlmJudge:
             if error.stops_run or isinstance(error, OutOfMoney):
                 raise
             return _wrong(case, f"{error.code}: {error}", FAILED)
-        return read_verdict(case, turn) if self.tool else read_text(case, turn.text)
+        return read_verdict(case, turn) if self.tool else verdict_in_text(case, turn.text)
 
     def _request(self, case: JudgeCase) -> str:
         parts = {
@@ -200,7 +200,7 @@ class RecordedVerdicts(Judge):
 
     def __init__(self, judge: LlmJudge, verdicts: Mapping[str, ModelVerdict]) -> None:
         self.fingerprint = judge.fingerprint
-        self.label = judge.model.partition("@")[0]  # the hash of weights is behind the name
+        self.label = judge.model.partition("@")[0]  # the hash of weights follows the name
         self.recorded = verdicts
         self._exact = ExactAnswerJudge()
 
@@ -243,7 +243,7 @@ class ImportedVerdicts(RecordedVerdicts):
 
 def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     """Read the verdict of a reply: the arguments of the tool call, or a JSON object that is the
-    whole text, perhaps in a Markdown fence. A reply that lacks a field, or has one of another type,
+    whole text, perhaps in a Markdown fence. A reply without a field, or has one of another type,
     is `unreadable`."""
     text = turn.tool_calls[0].arguments if turn.tool_calls else turn.text.strip()
     if text.startswith("```") and text.endswith("```") and len(text) > 6:
@@ -267,7 +267,7 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     )
 
 
-def read_text(case: JudgeCase, text: str) -> ModelVerdict:
+def verdict_in_text(case: JudgeCase, text: str) -> ModelVerdict:
     """Read the verdict in a text: a JSON object as Pi-Serini's judge writes it
     (`parseJudgeResponse` of judge_parse.ts in justram/pi-serini at bbab25d), from the first brace
     to the last, or the labels of BrowseComp-Plus's grader, such as `correct: yes`, wherever they
@@ -387,7 +387,7 @@ def verdicts_in(path: Path) -> dict[str, ModelVerdict]:
             raise ValueError(f"the verdict has the unknown error {odd.pop()!r}")
     except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"{path} is no file of verdicts: {error}", do="move it away and judge again"
+            f"{path} is not a file of verdicts: {error}", do="move it away and judge again"
         ) from error
     by_question = {verdict.qid: verdict for verdict in verdicts}
     return {qid: by_question[qid] for qid in sorted(by_question)}

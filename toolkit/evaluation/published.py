@@ -122,7 +122,7 @@ def browsecomp_plus_measures(
             stated = ((row.qid, row.answer.confidence) for row, _ in answered)
             confidences = {qid: 100.0 if value is None else value for qid, value in stated}
         counted = [(row.qid, correct) for row, correct in answered if row.qid in confidences]
-        error = calibration_error_published(
+        error = rms_calibration_error_published(
             [confidences[qid] for qid, _ in counted], [correct for _, correct in counted]
         )
         values["calibration_error"] = (error, len(counted))
@@ -147,7 +147,7 @@ def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple
     }
 
 
-def calibration_error(
+def rms_calibration_error(
     confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
 ) -> float:
     """The RMS calibration error with adaptive bins (Hendrycks et al., 2019), in per cent (0 to
@@ -161,7 +161,7 @@ def calibration_error(
     return _error(equal_ties(confidences).tolist(), correct, bin_size, skip_last=False)
 
 
-def calibration_error_published(
+def rms_calibration_error_published(
     confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
 ) -> float:
     """The calibration error that BrowseComp-Plus's evaluator gives for the same answers, 0 below

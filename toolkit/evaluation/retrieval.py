@@ -66,7 +66,7 @@ def _parse(name: str) -> Any:
     except Exception as error:  # each provider raises what its library or its program does
         reason = _MISSING.sub(r"\1 is missing", str(error))
         raise InputError(
-            f"{name!r} is no measure that can be computed here ({reason})",
+            f"{name!r} is not a measure that can be computed here ({reason})",
             valid="ir_measures' names with their cutoff, such as " + ", ".join(DEFAULT_MEASURES),
         ) from error
     return measure
@@ -243,9 +243,9 @@ def list_measures(
     targets: Targets,
     missing: Callable[[Collection[str]], Collection[str]] | None = None,
 ) -> PerQuestion:
-    """`hallucination_rate`, the share of the returned ids that the corpus lacks (without empty
-    lists), and `documents_returned` of questions that ask for documents. `missing` finds the docids
-    that the corpus lacks; None if there are none."""
+    """`hallucination_rate`, the share of the returned ids that are missing from the corpus (without
+    empty lists), and `documents_returned` of questions that ask for documents. `missing` finds the
+    docids that are not in the corpus; None if there are none."""
     lists = {qid: docids for qid, docids in rankings.items() if qid in targets}
     if not lists:
         return {}

@@ -521,7 +521,7 @@ def replication(
     """Our mean minus a published one, whose values by question are unknown, with a 95 % interval.
 
     The interval has the run-to-run variance of both means: that of our repeats, else `RUN_SHARE` of
-    the variance of a question's value. The sampling of questions is no part of it where both means
+    the variance of a question's value. The sampling of questions is not part of it where both means
     are over the same questions; if ours are a sample of theirs, it is that of a finite population
     (Cochran, Sampling Techniques, 1977, section 2.6).
 

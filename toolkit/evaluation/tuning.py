@@ -283,7 +283,7 @@ def tune(
         seed: of the folds and of the tests.
 
     Raises:
-        InputError: for an objective that the tables lack, and for impossible folds.
+        InputError: for an objective that is missing from the tables, and for impossible folds.
     """
     selecting.of(objective)
     choices: dict[str, HeldOut | CrossValidated] = {}

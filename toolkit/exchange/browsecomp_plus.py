@@ -426,7 +426,7 @@ _ID = re.compile(r"(?=\S*\d)\S{1,64}")
 _NOTICEABLE = 1e-9
 
 
-class Finding(NamedTuple):
+class ImportFault(NamedTuple):
     """One kind of fault, its number, the locations of what has it, and the published figures that
     change, each with and without the fault."""
 
@@ -441,7 +441,7 @@ def findings(
     qids: Sequence[str],
     answers: Mapping[str, Sequence[str]],
     qrels: Qrels,
-) -> list[Finding]:
+) -> list[ImportFault]:
     """The faults that change a published figure. Answers are judged by the exact rule, which needs
     no model.
 
@@ -462,10 +462,10 @@ def findings(
         measures = browsecomp_plus_measures(read, right, answers, qrels)
         return {name: value for name, (value, _) in measures.items()}
 
-    def finding(fault: str, count: int, places: Sequence[str], after: Figures) -> Finding:
+    def finding(fault: str, count: int, places: Sequence[str], after: Figures) -> ImportFault:
         pairs = {name: (before[name], value) for name, value in after.items() if name in before}
         noticeable = {name: (a, b) for name, (a, b) in pairs.items() if abs(a - b) > _NOTICEABLE}
-        return Finding(fault, count, places, noticeable)
+        return ImportFault(fault, count, places, noticeable)
 
     before = figures(rows.values())
     asked = [qid for qid in qids if qid in answers or not answers]

@@ -616,7 +616,7 @@ class _JsonStream:
                 if self._ended:
                     raise
             else:
-                # A number may continue behind the end of the buffer.
+                # A number may continue after the end of the buffer.
                 if end < len(self._buffer) or self._ended:
                     self._at = end
                     return value

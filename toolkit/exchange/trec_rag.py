@@ -57,7 +57,7 @@ def rag_row(trajectory: Trajectory, *, team: str, run: str, description: str) ->
 
 def cited_sentences(trajectory: Trajectory) -> list[CitedSentence]:
     """The sentences of an answer without their citations, and the documents that each cites, at
-    most three. They are those of the explanation, behind the exact answer where the explanation
+    most three. They are those of the explanation, after the exact answer where the explanation
     does not contain it. Citations between two sentences belong to the first. Sentences beyond 1,024
     words are left out; a single longer one is cut."""
     exact, explanation = trajectory.answer.exact, trajectory.answer.explanation

@@ -63,7 +63,7 @@ def action_schema(
     return _with_lengths(schema, _LONGEST) if bounded else schema
 
 
-def described(tools: Tools, answer: Sequence[str] | None) -> str:
+def describe_actions(tools: Tools, answer: Sequence[str] | None) -> str:
     """What a system message says about the actions."""
     blocks = [_HEAD]
     for spec in tools:

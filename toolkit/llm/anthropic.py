@@ -34,7 +34,7 @@ _FINISH = {
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class AnthropicMessages(LanguageModel):
-    """A model behind `/v1/messages`. The API has no seed.
+    """A model with `/v1/messages`. The API has no seed.
 
     Args:
         max_tokens: The limit on the output if the settings have none, because the API requires
@@ -94,7 +94,7 @@ class AnthropicMessages(LanguageModel):
         settings.refuse_unsupported("the Messages API")
         instructions, rest = opening(messages)
         body: dict[str, Any] = {
-            "messages": merged(rest),
+            "messages": join_roles(rest),
             "max_tokens": settings.max_output_tokens or self.max_tokens,
         }
         if instructions:
@@ -245,7 +245,7 @@ def opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     return text, messages[len(first) :]
 
 
-def merged(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def join_roles(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages with consecutive ones of a role joined: all results of a turn's calls must come in
     one message, and what the user adds may follow them there."""
     joined: list[dict[str, Any]] = []

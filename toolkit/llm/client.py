@@ -159,7 +159,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LanguageModel(ModelConfig, ABC):
-    """A language model behind an HTTP API. See `ModelConfig` for the arguments.
+    """A language model with an HTTP API. See `ModelConfig` for the arguments.
 
     Creating one needs no key, no SDK and no server. It takes any number of requests at once, from
     one event loop or several.
@@ -315,6 +315,11 @@ class LanguageModel(ModelConfig, ABC):
         """
         self.transport.reach(self.models_path)
 
+    def reported_window(self) -> int | None:
+        """The context window of the model in tokens, as its server reports it; None if it does
+        not. Sends no request to the model."""
+        return self.transport.reported_window(self.models_path)
+
     def server_version(self) -> str:
         """The program and the version that a local vLLM reports, such as `vLLM 0.32.0`; empty for
         another server, and for one that reports none."""
@@ -447,7 +452,7 @@ class _Request:
         its usage, and `BadReply`."""
         text, transport = content.decode("utf-8-sig", "replace"), self._model.transport
         try:
-            self._reply.update(wire.json_object(text, transport.where, hide=transport.hide))
+            self._reply.update(wire.read_json_object(text, transport.where, hide=transport.hide))
         except BadReply:
             self._reply.update(wire.usage_of_damaged(text))
             raise

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, ClassVar
 
 from soundingline.toolkit.console import progress_bar
-from soundingline.toolkit.errors import InputError, Runtime, RuntimeKeys
+from soundingline.toolkit.errors import FileName, InputError, Runtime, RuntimeKeys
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
@@ -235,7 +235,7 @@ class LlamaCppServer(LocalServer):
     See `LocalServer` for the other arguments.
     """
 
-    gguf: str | None = None
+    gguf: FileName[str | None] = None
     file: str | None = None
     launcher: Runtime[Sequence[str] | None] = None
     context_length: int = 8192

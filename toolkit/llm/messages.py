@@ -253,7 +253,7 @@ class SamplingParams:
 
 
 class ChatModel(Protocol):
-    """One model behind one API; any number of requests at once, from one event loop or several.
+    """One model of one API; any number of requests at once, from one event loop or several.
 
     Example:
         >>> async def answer(model: ChatModel) -> str:

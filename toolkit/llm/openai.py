@@ -29,7 +29,7 @@ from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.actions import (
     Action,
     action_schema,
-    described,
+    describe_actions,
     plain_messages,
     read_action,
 )
@@ -74,7 +74,7 @@ _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "st
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIModel(LanguageModel):
-    """A model behind one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
+    """A model with one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
 
     sdk: ClassVar[str] = "openai"
     sdk_client: ClassVar[str] = "OpenAI"
@@ -127,7 +127,7 @@ class OpenAIModel(LanguageModel):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIChat(OpenAIModel):
-    """A model behind `/chat/completions`.
+    """A model with `/chat/completions`.
 
     A reply with log-probabilities that reaches its limit is complete.
 
@@ -189,7 +189,7 @@ class OpenAIChat(OpenAIModel):
             try:
                 text = client.post(self.path, cast_to=http.Response, body=body).text
                 turn = self._read(
-                    wire.json_object(text, self.transport.where, hide=self.transport.hide), ()
+                    wire.read_json_object(text, self.transport.where, hide=self.transport.hide), ()
                 )
                 words = turn.text or str([call.name for call in turn.tool_calls])
             except sdk.APIStatusError as error:
@@ -214,7 +214,7 @@ class OpenAIChat(OpenAIModel):
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         by_schema = self.calls == "schema" and (tools or settings.answer)
         if by_schema:
-            messages = plain_messages(messages, described(tools, settings.answer))
+            messages = plain_messages(messages, describe_actions(tools, settings.answer))
         body: dict[str, Any] = {"messages": [self._message(item) for item in messages]}
         if by_schema:
             body.update(self._response_format(tools, settings))
@@ -450,7 +450,7 @@ def _object_at(text: str, position: int) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAICompletions(OpenAIModel):
-    """A model behind `/completions`, a `ChatModel` that takes one message, the prompt.
+    """A model with `/completions`, a `ChatModel` that takes one message, the prompt.
 
     A reply that reaches its limit is complete. `Turn.tokens` has the stop sequence too if the
     server is vLLM.
@@ -506,7 +506,7 @@ class OpenAICompletions(OpenAIModel):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIResponses(OpenAIModel):
-    """A model behind `/responses`. The API has no seed.
+    """A model with `/responses`. The API has no seed.
 
     Args:
         summary: Request a summary of the reasoning: `auto`, `concise` or `detailed`. None: none.

@@ -39,6 +39,8 @@ _PATIENCE = 5.0
 # loses a request.
 _KEEP_ALIVE = 4.0
 _FIRST_WAIT = 0.5
+# What servers call the context window in their lists of models.
+_WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length")
 
 
 def hidden(text: str, secret: str) -> str:
@@ -269,7 +271,7 @@ class Transport:
             try:
                 text = client.post(self.path, cast_to=http.Response, body=body).text
                 failure: Exception = self.error_of_reply(200, text, {})
-                wire.json_object(text, self.where, hide=self.hide)
+                wire.read_json_object(text, self.where, hide=self.hide)
             except BadReply as page:  # a web page at this path
                 failure = self._not_served(page)
             except sdk.APIError as error:
@@ -278,12 +280,35 @@ class Transport:
             raise failure from None
 
     def _is_listed(self, reply: Any) -> bool:
-        """Whether a list of models has this one. Gemini writes `models/` before each name."""
+        """Whether a list of models has this one."""
+        return self._entry(reply) is not None
+
+    def _entry(self, reply: Any) -> Mapping[str, Any] | None:
+        """This model in a list of models; None without it. Gemini writes `models/` before each
+        name."""
         try:
-            names = {entry["id"].removeprefix("models/") for entry in reply.json()["data"]}
+            named = {entry["id"].removeprefix("models/"): entry for entry in reply.json()["data"]}
         except (ValueError, LookupError, TypeError, AttributeError):
-            return False
-        return self.name.removeprefix("models/") in names
+            return None
+        return named.get(self.name.removeprefix("models/"))
+
+    def reported_window(self, models_path: str) -> int | None:
+        """The context window in tokens, by the list of models (of vLLM, SGLang, Groq, Mistral and
+        OpenRouter, for example), or by the properties of a llama.cpp server; None if neither has
+        it."""
+        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
+        parts = urlsplit(self.address)
+        try:
+            with self.blocking_client(_PATIENCE) as client:
+                entry = self._entry(client.get(models_path, cast_to=http.Response)) or {}
+                sizes = [entry.get(name) for name in _WINDOWS]
+                if entry.get("owned_by") == "llamacpp":
+                    address = f"{parts.scheme}://{parts.netloc}/props"
+                    properties = client.get(address, cast_to=http.Response).json()
+                    sizes.append(properties["default_generation_settings"]["n_ctx"])
+        except (sdk.APIError, http.HTTPError, ValueError, LookupError, TypeError):
+            return None
+        return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
     def _raise_unreachable(self, error: Exception) -> None:
         """`Unreachable` for an error of the SDK that means that no connection can be made."""

@@ -188,7 +188,7 @@ def usage_of_damaged(content: str) -> dict[str, Any]:
         return {"usage": None}
 
 
-def json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
+def read_json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
     """A reply's body as an object; else `BadReply`, which quotes the beginning of the body after
     `hide` has removed a key from it."""
     try:

@@ -10,7 +10,8 @@ from soundingline.toolkit.report.terminal import (
     benchmark_tables,
     comparison_table,
     cost_tables,
-    evidence_lines,
+    evidence_line,
+    pairs_tables,
 )
 
 __all__ = [
@@ -18,7 +19,8 @@ __all__ = [
     "benchmark_tables",
     "comparison_table",
     "cost_tables",
-    "evidence_lines",
+    "evidence_line",
+    "pairs_tables",
     "render",
     "write_report",
 ]

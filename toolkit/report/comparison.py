@@ -23,10 +23,10 @@ from soundingline.toolkit.report.effects import effects_section, one_factor_cont
 from soundingline.toolkit.report.measures import (
     NEITHER,
     decimals,
-    describe,
+    headline_first,
     is_usage,
+    look_up_measure,
     number,
-    ordered,
     probability,
     value_text,
 )
@@ -47,14 +47,15 @@ from soundingline.toolkit.report.page import (
 from soundingline.toolkit.report.plots import ForestPanel, forest
 from soundingline.toolkit.report.results import (
     ReportData,
-    best_first,
     denominator,
     factor_value,
     measure_entry,
     measured,
     question_count,
     recorded_count,
+    sorted_by_measure,
 )
+from soundingline.toolkit.trajectory import mapping, text_of
 
 
 def render(
@@ -111,7 +112,15 @@ def render(
         summary(data, planned),
         [*unfinished, *warnings(data)],
         [section for section in sections if section is not None],
+        notice_of(data.runs),
     )
+
+
+def notice_of(runs: Iterable[EvaluatedRun]) -> str:
+    """Whose texts the benchmarks of the runs have."""
+    configs = [mapping(run.manifest.get("config")) for run in runs]
+    notices = [text_of(mapping(config.get("benchmark")).get("notice")) for config in configs]
+    return " ".join(filter(None, dict.fromkeys(notices)))
 
 
 def _subtitle(data: ReportData) -> str:
@@ -208,7 +217,7 @@ _NAMED = 2  # significant differences of each measure that the summary names
 def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list[TextSpan]:
     """What is significant on the main measure and on nDCG@10, and what is not."""
     planned = contrasts(data) if planned is None else planned
-    ranked = results.ranked(data.runs, data.main)
+    ranked = results.runs_by_measure(data.runs, data.main)
     if not ranked:
         return [TextSpan("The runs have no measure to compare.")]
     if len(data.styles) == 1:
@@ -369,7 +378,7 @@ def _short(value: float, measure: str) -> str:
 
 
 def _digits(measure: str) -> int:
-    return min(describe(measure).digits, 3)
+    return min(look_up_measure(measure).digits, 3)
 
 
 # Warnings.
@@ -384,10 +393,12 @@ def warnings(data: ReportData) -> list[str]:
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
     for count in _COUNTED:
-        total = sum(run.counts.get(count, 0) for run in runs)
-        if total and (answers or count != "without_accepted_answer"):
+        numbers = {style.label: style.run.counts.get(count, 0) for style in data.styles}
+        if (total := sum(numbers.values())) and (answers or count != "without_accepted_answer"):
             over = sum(denominator(run, count) for run in runs)
-            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}.")
+            own = [f"{label} {number:,}" for label, number in numbers.items() if number]
+            which = f" ({', '.join(own)})" if len({*numbers.values()}) > 1 else ""
+            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}{which}.")
     for run in runs:
         polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
         if polar and "accuracy" in run.metrics:
@@ -423,7 +434,7 @@ def differences_section(
     data: ReportData, planned: Sequence[Contrast] | None = None
 ) -> Section | None:
     """A forest plot, and tables of the paired differences; None without comparisons."""
-    tested = ordered(row.measure for row in data.comparisons)
+    tested = headline_first(row.measure for row in data.comparisons)
     if not tested:
         return None
     planned = contrasts(data) if planned is None else planned
@@ -503,13 +514,8 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     shown = [
         Column("run", first, numeric=False),
         *([] if one_other else [Column("compared with", other, numeric=False)]),
-        _difference_column(data, "difference", lambda row: row, "95% interval"),
-        Column(
-            "p (Holm)",
-            lambda row: TableEntry(row.p_holm, sub=probability(row.p)),
-            probability,
-            "raw p",
-        ),
+        difference_column(data, "difference", lambda row: row, "95% interval"),
+        p_column(lambda row: row),
         *([Column("conclusion", conclusion, numeric=False)] if any(map(conclusion, rows)) else []),
         Column("wins / ties / losses", wins, note="of questions"),
         Column("questions needed", attrgetter("questions_needed"), decimals(0)),
@@ -517,9 +523,11 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
     return Table(shown, rows, note=" ".join(notes), folded=folded)
 
 
-def _difference_column(
-    data: ReportData, title: str, source: Callable[[Any], PairedComparison | None], note: str = ""
-) -> Column:
+Compared = Callable[[Any], PairedComparison | None]
+"""The comparison that a row of a table shows."""
+
+
+def difference_column(data: ReportData, title: str, source: Compared, note: str = "") -> Column:
     """The differences of comparisons with their intervals, those that are significant in bold."""
 
     def difference(item: Any) -> TableEntry | None:
@@ -529,6 +537,16 @@ def _difference_column(
         return measure_entry(row.difference, row.measure, row.low, row.high, sign=True, mark=mark)
 
     return Column(title, difference, note=note)
+
+
+def p_column(source: Compared) -> Column:
+    """The p values of comparisons after Holm's correction, and before it."""
+
+    def p_value(item: Any) -> TableEntry | None:
+        row = source(item)
+        return TableEntry(row.p_holm, sub=probability(row.p)) if row else None
+
+    return Column("p (Holm)", p_value, probability, "raw p")
 
 
 _FURTHER = ("recall_surfaced", "nDCG@10")
@@ -550,7 +568,7 @@ def _against_baseline(data: ReportData) -> str:
 def _shown_measures(data: ReportData) -> list[str]:
     """The measures of the forest plot: the primary one, accuracy, or the main one, then those of
     `_FURTHER`."""
-    tested = ordered(row.measure for row in data.comparisons)
+    tested = headline_first(row.measure for row in data.comparisons)
     first = (data.primary, "accuracy", data.main)
     success = next((m for m in first if m in tested), (tested or [data.main])[0])
     return list(dict.fromkeys([success, *(name for name in _FURTHER if name in tested)]))
@@ -577,7 +595,7 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
                         f"difference in {measure}",
                         [(row.difference, row.low, row.high) for _, row in rows],
                         [data.significant(row) for _, row in rows],
-                        describe(measure).digits,
+                        look_up_measure(measure).digits,
                     )
                 )
         if not panels:
@@ -627,7 +645,7 @@ def benchmarks_section(data: ReportData) -> Section | None:
 
 def averaged(systems: Systems, measure: str) -> bool:
     """Whether a measure of quality has results on several benchmarks."""
-    return describe(measure).better != NEITHER and len(systems.benchmarks_of(measure)) > 1
+    return look_up_measure(measure).better != NEITHER and len(systems.benchmarks_of(measure)) > 1
 
 
 def benchmarks_table(
@@ -675,7 +693,7 @@ def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> 
             a, b = system.runs.get(name), baseline.runs.get(name)
             return data.comparison(measure, a.name, b.name) if a and b else None
 
-        return _difference_column(data, name, compared)
+        return difference_column(data, name, compared)
 
     others = [system for system in systems.systems if system is not baseline]
     note = (
@@ -692,4 +710,4 @@ def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:
     """Systems with their macro averages, best first; equal ones keep their order."""
     averages = [(system, systems.macro_average(system, measure)) for system in systems.systems]
     present = [(system, value) for system, value in averages if value is not None]
-    return best_first(present, [value for _, value in present], measure)
+    return sorted_by_measure(present, [value for _, value in present], measure)

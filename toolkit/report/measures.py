@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import resources
@@ -86,7 +86,7 @@ HEADLINE = (
 
 
 @cache
-def describe(name: str) -> Measure:
+def look_up_measure(name: str) -> Measure:
     """Look up a measure; an unknown one has four digits and neither direction nor definition."""
     if name in _by_name():
         return _by_name()[name]
@@ -100,13 +100,13 @@ def describe(name: str) -> Measure:
         )
         return Measure(name, digits, NEITHER, definition)
     if name.endswith("_unchanged"):
-        measure = describe(name.removesuffix("_unchanged"))
+        measure = look_up_measure(name.removesuffix("_unchanged"))
         definition = f"{measure.definition} Of the calls before the first page that differs."
         return replace(measure, name=name, definition=definition)
     if of_turn(name):
         whole, _, turn = name.rpartition("_")
-        definition = f"{describe(whole).definition} Of {TURNS[turn]} of a question."
-        return replace(describe(whole), name=name, definition=definition)
+        definition = f"{look_up_measure(whole).definition} Of {TURNS[turn]} of a question."
+        return replace(look_up_measure(whole), name=name, definition=definition)
     match = _IR_NAME.fullmatch(name)
     text = read_data(_FILE)["rankings"].get(match["family"]) if match else None
     if match and text:
@@ -131,10 +131,17 @@ def of_turn(name: str) -> bool:
     return turn in TURNS and measure.startswith("query_") and measure in _by_name()
 
 
-def ordered(names: Iterable[str]) -> list[str]:
+def headline_first(names: Iterable[str]) -> list[str]:
     """Distinct names, those of `HEADLINE` first and in its order."""
     present = list(dict.fromkeys(names))
     return [n for n in HEADLINE if n in present] + [n for n in present if n not in HEADLINE]
+
+
+def main_measure(names: Iterable[str], tested: Container[str]) -> str:
+    """The first tested measure in the order of `HEADLINE`. Without one, it is the first measure;
+    without any, it is empty."""
+    known = headline_first(names)
+    return next((name for name in known if name in tested), next(iter(known), ""))
 
 
 def number(value: float | None, digits: int, *, sign: bool = False) -> str:
@@ -158,7 +165,7 @@ def decimals(count: int) -> Callable[[float], str]:
 
 def value_text(value: float | None, measure: str, *, sign: bool = False) -> str:
     """Format a value, or a difference, of a measure with its digits."""
-    return number(value, describe(measure).digits, sign=sign)
+    return number(value, look_up_measure(measure).digits, sign=sign)
 
 
 def interval_text(low: float, high: float, measure: str) -> str:

@@ -251,14 +251,16 @@ def page(
     summary: Sequence[TextSpan],
     warnings: Sequence[str],
     sections: Sequence[Section],
+    notice: str = "",
 ) -> Report:
-    """Render sections in both formats. Equal arguments give equal text."""
+    """Render sections and a notice below them in both formats. Equal arguments give equal text."""
     parts = {
         "title": title,
         "subtitle": subtitle,
         "summary": summary,
         "warnings": warnings,
         "sections": sections,
+        "notice": notice,
         "colours": COLOURS,
     }
     text = {

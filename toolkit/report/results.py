@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -35,12 +35,13 @@ from soundingline.toolkit.report.measures import (
     LOWER,
     NEITHER,
     decimals,
-    describe,
+    headline_first,
     interval_text,
     is_usage,
+    look_up_measure,
+    main_measure,
     number,
     of_turn,
-    ordered,
     percent,
     value_text,
 )
@@ -123,7 +124,7 @@ class ReportData:
             )
         self.systems: Systems | None = systems_of(self.runs, self.by)
         self.runs = [replace(run, factors=shown_factors(run.factors)) for run in self.runs]
-        known = ordered(name for run in self.runs for name in run.metrics)
+        known = headline_first(name for run in self.runs for name in run.metrics)
         named = [("measure", name, known) for name in filter(None, [self.main, *self.measures])]
         for kind, name, valid in [("baseline", self.baseline or names[0], names), *named]:
             if name not in valid:
@@ -198,9 +199,9 @@ class ReportData:
                     if row is not None and self.significant(row):
                         marks[run.name] = "higher" if row.difference > 0 else "lower"
                 continue
-            order = ranked(group, measure)
+            order = runs_by_measure(group, measure)
             values = equal_ties([run.metrics[measure] for run in order])
-            if describe(measure).better == NEITHER or len(set(values)) < 2:
+            if look_up_measure(measure).better == NEITHER or len(set(values)) < 2:
                 continue
             top = order[0].name
             rows = [self.comparison(measure, top, run.name) for run in order[1:]]
@@ -213,22 +214,15 @@ class ReportData:
         return marks
 
 
-def best_first(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
+def sorted_by_measure(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
     """Sort items by their values of a measure, best first; equal ones keep their order."""
-    sign = 1 if describe(measure).better == LOWER else -1
+    sign = 1 if look_up_measure(measure).better == LOWER else -1
     return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
 
 
-def ranked(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
+def runs_by_measure(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
     having = [run for run in runs if measure in run.metrics]
-    return best_first(having, [run.metrics[measure] for run in having], measure)
-
-
-def main_measure(names: Iterable[str], tested: Container[str]) -> str:
-    """The first tested measure in the order of `HEADLINE`. Without one, it is the first measure;
-    without any, it is empty."""
-    known = ordered(names)
-    return next((name for name in known if name in tested), next(iter(known), ""))
+    return sorted_by_measure(having, [run.metrics[measure] for run in having], measure)
 
 
 def _styles(data: ReportData) -> list[RunStyle]:
@@ -236,7 +230,7 @@ def _styles(data: ReportData) -> list[RunStyle]:
     baselines that they were compared with, with the benchmark in front if there are several; else
     by the factors that vary, or by their names where these do not distinguish them."""
     runs = data.runs
-    having = [run.name for run in ranked(runs, data.main)]
+    having = [run.name for run in runs_by_measure(runs, data.main)]
     best = [*having, *(run.name for run in runs if run.name not in having)]
     others = [name for name in best if name != data.baseline]
     coloured = {data.baseline, *others[: len(COLOURS) - 1]}
@@ -387,7 +381,7 @@ _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room 
 
 def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
-    known = ordered(name for run in data.runs for name in run.metrics)
+    known = headline_first(name for run in data.runs for name in run.metrics)
     hidden = [name for name in known if name.startswith(_BY_STEP) or of_turn(name)]
     rest = [name for name in known if name not in (*data.measures, *hidden)]
     tables = [results_table(data, data.measures, counts=count_names(data))]
@@ -727,7 +721,7 @@ def glossary_section(data: ReportData) -> Section:
     names += [n for run in data.runs for n in run.per_question]
     rows = [
         {"measure": each.name, "definition": each.definition, "source": each.source or None}
-        for each in map(describe, ordered(names))
+        for each in map(look_up_measure, headline_first(names))
         if each.definition and not of_turn(each.name)
     ]
     return section("glossary", tables=[Table(texts("measure", "definition", "source"), rows)])

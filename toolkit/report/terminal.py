@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -12,22 +13,26 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
-from soundingline.toolkit.evaluation.comparison import PairedComparison, varied_factors
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, stand_ins
-from soundingline.toolkit.evaluation.funnel import (
-    STEP_MEASURES,
-    STEPS,
-    UNSUPPORTED,
-    decomposed_difference,
+from soundingline.toolkit.evaluation.comparison import (
+    PairedComparison,
+    by_benchmark,
+    varied_factors,
 )
+from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
+from soundingline.toolkit.evaluation.funnel import STEP_MEASURES, STEPS, UNSUPPORTED
 from soundingline.toolkit.report.agents import GPU, cell_costs_table
-from soundingline.toolkit.report.comparison import averaged, benchmarks_table
-from soundingline.toolkit.report.measures import percent, value_text
-from soundingline.toolkit.report.page import RUN, Column, RunStyle, Table, TableEntry
+from soundingline.toolkit.report.comparison import (
+    Compared,
+    averaged,
+    benchmarks_table,
+    difference_column,
+    p_column,
+    warnings,
+)
+from soundingline.toolkit.report.measures import percent
+from soundingline.toolkit.report.page import RUN, Column, Table, TableEntry
 from soundingline.toolkit.report.results import (
     ReportData,
-    count_names,
-    denominator,
     factor_value,
     labelled_by_factors,
     result_column,
@@ -35,19 +40,15 @@ from soundingline.toolkit.report.results import (
 
 WIDTH = 80
 SIGNS = {"tie": "≈", "higher": "▲", "lower": "▼"}
-_NAME = 16  # longer factors and names fold
+_NAME = 16  # the least width of longer factors and names, which fold
 _FEW = (
-    "accuracy",
-    "F1@20",
-    "nDCG@20",
-    "recall_surfaced",
-    "recall_opened",
-    "recall_cited",
-    "search_calls",
-    "nDCG@10",
-    "AP",
-    "R@1000",
+    *("accuracy", "F1@20", "nDCG@20", "nDCG@10", "tokens_exposed", "AP", "R@1000"),
+    *("recall_surfaced", "recall_opened", "search_calls"),
 )
+_DIFFERENCE = "difference in"
+_COLUMNS, _BESIDE = 6, 3  # of measures in a table, and in one with differences
+# Where lines of names may break: after these signs, and at underscores if a part is still too long.
+_BREAKS = re.compile(r"(?<=[\s=,·/])|(?<=\w-)|(?<=\.)(?!\d)")
 
 
 def comparison_table(
@@ -58,55 +59,110 @@ def comparison_table(
     measures: Sequence[str] = (),
     **options: Any,
 ) -> RichTable:
-    """The table of results without intervals, for 80 columns.
+    """The table of results for 80 columns, with the differences on the main measure, their
+    intervals and p values, if all runs of a benchmark were compared with one of them. Below it
+    stand a legend, and what a reader must know, such as how many questions failed.
 
     Args:
         runs: the runs.
         comparisons: their paired comparisons.
         title: a line above the table.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
-            not fit are left out; a line below the table names them if they were given.
+            not fit are left out; a line below the table names them if they were given, and counts
+            of questions are then shown only if they are not 0.
         options: others of `soundingline.toolkit.report.results.ReportData`, such as `baseline`.
     """
     data = ReportData(runs, comparisons, measures=measures, **options)
     usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
-    counts = count_names(data)
-    chosen = list(measures or (usual or data.measures)[: 7 - len(counts)])
+    rows = {row.a: row for row in data.comparisons_on(data.main)} if _one_reference(data) else {}
+    main = [data.main] if rows else []
+    few = [*main, *(usual or data.measures)]
+    chosen = dict.fromkeys(
+        measures or list(dict.fromkeys(few))[: _BESIDE if data.comparisons else _COLUMNS]
+    )
     by_factors = labelled_by_factors(data.styles) and not data.against_baseline
+    results = [result_column(data, name) for name in chosen]
+    if rows:  # the difference has the mark
+        results = [replace(c, mark=None) if c.title == data.main else c for c in results]
     groups = [
         [RUN],
         [_factor_column(name) for name in varied_factors(data.runs) if by_factors],
-        [result_column(data, name) for name in dict.fromkeys(chosen)],
-        [_count_column(name) for name in counts],
+        results,
+        _difference_columns(data, lambda style: rows.get(style.run.name)) if rows else [],
     ]
     table = Table([column for group in groups for column in group], data.styles)
     places = iter(range(len(table.columns)))
-    names, factors, numbers, counted = ([next(places) for _ in group] for group in groups)
-    if factors and _width(table, [*factors, *numbers, *counted]) <= WIDTH:
+    names, factors, numbers, compared = ([next(places) for _ in group] for group in groups)
+    if factors and _width(table, [*factors, *numbers, *compared]) <= WIDTH:
         names = factors
     left_out: list[str] = []
-    while len(numbers) > 1 and _width(table, [*names, *numbers, *counted]) > WIDTH:
+    while len(numbers) > 1 and _width(table, [*names, *numbers, *compared]) > WIDTH:
         left_out.insert(0, table.columns[numbers.pop()].title)
-    notes = []
+    shown = [*names, *numbers, *compared]
+    notes = [_legend(data, table, shown), *warnings(data)]
     if data.against_baseline:
-        notes.append(f"Baseline: {data.style(data.baseline).within}.")
-        if any(data.marks(measure) for measure in data.measures):
-            notes.append("▲, ▼: significantly higher or lower than the baseline.")
-    notes.append(stand_ins(runs))
+        notes.insert(0, f"Baseline: {data.style(data.baseline).within}.")
+    elif rows:
+        notes.insert(0, f"Differences from {data.style(next(iter(rows.values())).b).label}.")
     if measures and left_out:
         notes.append(f"No room for {', '.join(left_out)}: see the report.")
-    shown = [*names, *numbers, *counted]
-    return _printed(table, shown, title, " ".join(filter(None, notes)))
+    return _printed(table, shown, title, "\n".join(filter(None, notes)))
 
 
-def _count_column(name: str) -> Column:
-    """A count and what it is out of, which a terminal has in one line."""
+def pairs_tables(
+    runs: Sequence[EvaluatedRun],
+    comparisons: Sequence[PairedComparison] = (),
+    **options: Any,
+) -> list[RichTable]:
+    """The differences of all pairs on the main measure; no table if `comparison_table` has the
+    differences.
 
-    def source(style: RunStyle) -> TableEntry:
-        count = style.run.counts.get(name, 0)
-        return TableEntry(count, f"{count:,}/{denominator(style.run, name):,}")
+    Args: see `comparison_table`.
+    """
+    data = ReportData(runs, comparisons, **options)
+    rows = data.comparisons_on(data.main)
+    if not rows or _one_reference(data):
+        return []
+    pair = [
+        Column("run", lambda row: data.style(row.a).change, numeric=False),
+        Column("compared with", lambda row: data.style(row.b).change, numeric=False),
+    ]
+    table = Table([*pair, *_difference_columns(data, lambda row: row)], rows)
+    shown = range(len(table.columns))
+    return [_printed(table, shown, "", _legend(data, table, shown))]
 
-    return Column(name, source)
+
+def _one_reference(data: ReportData) -> bool:
+    """Whether the runs of each benchmark were compared with one of them on the main measure."""
+    others = {row.b for row in data.comparisons_on(data.main)}
+    groups = [{run.name for run in group} for group in by_benchmark(data.runs)]
+    return bool(others) and all(len(others & names) <= 1 for names in groups)
+
+
+def _difference_columns(data: ReportData, compared: Compared) -> list[Column]:
+    """The differences on the main measure with marks and intervals, and their p values."""
+    column = difference_column(data, f"{_DIFFERENCE} {data.main} [95% interval]", compared)
+
+    def difference(item: Any) -> TableEntry:
+        row, entry = compared(item), column.entry(item)
+        mark = ""
+        if row is not None and data.significant(row):
+            mark = "higher" if row.difference > 0 else "lower"
+        return replace(entry, text=f"{entry.text} {entry.sub}".rstrip(), mark=mark)
+
+    return [replace(column, source=difference), p_column(compared)]
+
+
+def _legend(data: ReportData, table: Table, shown: Sequence[int]) -> str:
+    """What the signs of a table of differences, or of ties, mean, in one line; else empty."""
+    marks = {row[place].mark for row in table.rows for place in shown}
+    signs = []
+    if any(table.columns[place].title.startswith(_DIFFERENCE) for place in shown):
+        than = " than the baseline" if data.against_baseline else ""
+        signs.append(f"{SIGNS['higher']}, {SIGNS['lower']}: significantly higher, lower{than}")
+    if "tie" in marks:
+        signs.append(f"{SIGNS['tie']}: tied with the best")
+    return f"{'; '.join(signs)} (p ≤ {data.alpha:g}, Holm)." if signs else ""
 
 
 def _factor_column(name: str) -> Column:
@@ -143,16 +199,14 @@ def benchmark_tables(
     return tables
 
 
-def evidence_lines(
+def evidence_line(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison] = (),
     *,
     baseline: str | None = None,
-) -> list[str]:
-    """Up to four lines: the accuracy of the bounds; the share of questions that passed each step
-    from the evidence to a right answer; the largest difference in accuracy, by steps; and what the
-    queries are like. The second and the last are of the baseline, or of the run with the highest
-    accuracy. None for runs of which these are not known.
+) -> str:
+    """The share of questions that passed each step from the evidence to a right answer, of the
+    baseline, or of the run with the highest accuracy. Empty for runs of which it is not known.
 
     Args: see `comparison_table`.
     """
@@ -160,58 +214,17 @@ def evidence_lines(
     systems = [style for style in data.styles if style.run.name not in data.bounds]
     known = [style for style in systems if STEP_MEASURES[0] in style.run.metrics]
     if not known:
-        return []
+        return ""
     best = max(known, key=lambda style: style.run.metrics["accuracy"])
     shown = data.style(baseline) if baseline in {s.run.name for s in known} else best
-    metrics, label, lines = shown.run.metrics, shown.label, []
-    if data.bounds:
-        accuracies = [
-            f"{style.change} {value_text(style.run.metrics.get('accuracy'), 'accuracy')}"
-            for style in data.styles
-            if style.run.name in data.bounds
-        ]
-        accuracies.append(f"{label} {value_text(metrics['accuracy'], 'accuracy')}")
-        lines.append(f"Accuracy of the bounds: {', '.join(accuracies)}.")
-    names = [step.replace("_", " ") for step in STEPS]
-    shares = [
-        f"{name} {percent(metrics[measure])}"
-        for name, measure in zip(names, STEP_MEASURES, strict=True)
-    ]
+    metrics = shown.run.metrics
+    steps = zip(STEPS, STEP_MEASURES, strict=True)
+    shares = [f"{step.replace('_', ' ')} {percent(metrics[measure])}" for step, measure in steps]
     count = len(shown.run.per_question[STEP_MEASURES[0]])
-    lines.append(
-        f"Evidence in {label}, {count:,} questions: {', '.join(shares)}; right without a shown "
-        f"answer {percent(metrics[UNSUPPORTED])}."
+    return (
+        f"Evidence in {shown.label}, {count:,} questions: {', '.join(shares)}; right without a "
+        f"shown answer {percent(metrics[UNSUPPORTED])}."
     )
-    of_systems = {style.run.name for style in known}
-    rows = [row for row in data.comparisons_on("accuracy") if of_systems >= {row.a, row.b}]
-    if rows:
-        row = max(rows, key=lambda row: abs(row.difference))
-        a, b = (data.style(name) for name in (row.a, row.b))
-        terms = decomposed_difference(a.run.per_question, b.run.per_question, samples=0)
-        total = value_text(terms.pop("difference").value, "accuracy", sign=True)
-        parts = [
-            f"{name.replace('_', ' ')} {text}"
-            for name, term in terms.items()
-            if (text := value_text(term.value, "accuracy", sign=True)).strip("+−-0.")
-        ]
-        lines.append(
-            f"Largest difference in accuracy, {a.change} − {b.label}: {total}"
-            f"{' = ' if parts else ''}{', '.join(parts)}."
-        )
-    if "query_words" in metrics:
-        sources = [
-            f"{percent(metrics[f'query_from_{source}'])} from {where}"
-            for source, where in _SOURCES.items()
-            if f"query_from_{source}" in metrics
-        ]
-        lines.append(
-            f"Queries of {label}: {metrics['query_words']:.1f} words; of the terms "
-            f"{', '.join(sources)}; {percent(metrics.get('query_repeated'))} repeated."
-        )
-    return lines
-
-
-_SOURCES = {"question": "the question", "shown": "what was shown", "neither": "neither"}
 
 
 def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:
@@ -246,20 +259,39 @@ def _printed(table: Table, shown: Sequence[int], title: str, note: str) -> RichT
         padding=0,
         show_edge=False,
     )
+    names = [place for place in shown if not table.columns[place].numeric]
+    # Names share what the numbers leave.
+    room = WIDTH - _width(table, [place for place in shown if place not in names]) - len(names)
+    room = max(room // max(1, len(names)), _NAME)
     for place in shown:
         # The width is fixed, because Rich would cut or break numbers that have no room.
         column, width = table.columns[place], _longest(table, place)
-        folds = not column.numeric and width > _NAME
         justify: Literal["left", "right"] = "right" if column.numeric else "left"
-        head = Text(_words(column.title))
-        printed.add_column(head, justify=justify, overflow="fold", width=None if folds else width)
+        head, width = Text(_words(column.title)), min(width, room) if place in names else width
+        printed.add_column(head, justify=justify, overflow="fold", width=width)
     for row in table.rows:
-        entries = [row[place] for place in shown]
         # `Text`, because brackets in a string are markup for Rich.
         printed.add_row(
-            *(Text(_text(e), style="bold" if e.mark == "best" else "") for e in entries)
+            *(
+                Text(
+                    _folded(_text(row[place]), room) if place in names else _text(row[place]),
+                    style="bold" if row[place].mark == "best" else "",
+                )
+                for place in shown
+            )
         )
     return printed
+
+
+def _folded(text: str, width: int) -> str:
+    """A name in lines of at most `width` columns, which break between words where they can."""
+    lines = [""]
+    for part in _BREAKS.split(text):
+        for word in [part] if cell_len(part.rstrip()) <= width else re.split("(?<=_)", part):
+            if cell_len(f"{lines[-1]}{word}".rstrip()) > width:
+                lines.append("")
+            lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines if line)
 
 
 def _width(table: Table, shown: Sequence[int]) -> int:

@@ -27,6 +27,7 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
+from soundingline.toolkit.evaluation.comparison import by_benchmark
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
 from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.evaluation.judge import ModelVerdict
@@ -40,6 +41,7 @@ from soundingline.toolkit.files import (
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.locks import file_lock
+from soundingline.toolkit.report.comparison import notice_of
 from soundingline.toolkit.report.measures import decimals, number
 from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
 from soundingline.toolkit.runs import RunFolder
@@ -58,7 +60,7 @@ from soundingline.toolkit.trajectory import (
 
 PAGE = Path("traces", "index.html")
 SIDE_BY_SIDE = "traces.html"
-_FORMAT = 7
+_FORMAT = 8
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 _SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
 
@@ -140,6 +142,7 @@ def _questions(
             }
             shown = {
                 **{"verdict": row["verdict"], "rule": rule, "model": by_model.get(qid)},
+                "notice": benchmark.notice,
                 "neighbours": neighbours.get(names[qid], (None, None)),
             }
             by_question[qid].append((row, repeat, shown))
@@ -202,7 +205,8 @@ def index_values(
         "Verdict": dict.fromkeys(item["Verdict"].value for item in items),
         "Label": [label.replace("_", " ") for label in labels],
     }
-    return _questions_page(f"Traces of {run}", subtitle, Table(shown, items), found)
+    table = Table(shown, items)
+    return _questions_page(f"Traces of {run}", subtitle, table, found, notice=benchmark.notice)
 
 
 def _questions_page(
@@ -222,16 +226,17 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
     """Write `traces.html` into the folder of a comparison: the questions of two runs side by side,
     with links to their traces, and return its path.
 
-    Without two runs that have traces, nothing is written, and an earlier page is removed. An
-    obfuscated run has traces only by `traces=plain`. With repeats, values are means over them, and
-    the links lead to the first.
+    Without two runs over one benchmark that have traces, nothing is written, and an earlier page is
+    removed. An obfuscated run has traces only by `traces=plain`. With repeats, values are means
+    over them, and the links lead to the first.
 
     Args:
         folder: the folder of the comparison.
         runs: for each run its folder and its newest evaluation.
     """
     page = folder / SIDE_BY_SIDE
-    if len(runs) != 2 or not all((path / PAGE).is_file() for path, _ in runs):
+    one_benchmark = len(by_benchmark([run for _, run in runs])) == 1
+    if len(runs) != 2 or not (one_benchmark and all((path / PAGE).is_file() for path, _ in runs)):
         page.unlink(missing_ok=True)
         return None
     rows = []
@@ -283,7 +288,12 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
     ]
     subtitle = f"{len(rows):,} question{'' if len(rows) == 1 else 's'}"
     values = _questions_page(
-        "Two runs side by side", subtitle, Table(shown, rows), found, sides=sides
+        "Two runs side by side",
+        subtitle,
+        Table(shown, rows),
+        found,
+        sides=sides,
+        notice=notice_of(run for _, run in runs),
     )
     _write(page, _rendered(values))
     return page

@@ -79,7 +79,7 @@ def conclusion(result: TuningResult, splits: tuple[str, str]) -> str:
     return "".join(span.text for span in _summary(result, splits))
 
 
-def described(point: GridPoint) -> str:
+def point_text(point: GridPoint) -> str:
     """`k1 0.9, b 0.4`."""
     return ", ".join(f"{name} {value:g}" for name, value in point_settings(point).items())
 
@@ -93,7 +93,7 @@ def _summary(result: TuningResult, splits: tuple[str, str]) -> list[TextSpan]:
             f"{value_text(choice.chosen_value, objective)} on {choice.reported:,} other questions "
             f"({splits[1]}). A choice on these questions themselves would have reported "
             f"{value_text(choice.best_value, objective)} with "
-            f"{described(result.points[choice.best])}: optimism {optimism}."
+            f"{point_text(result.points[choice.best])}: optimism {optimism}."
         )
     else:
         text = (
@@ -116,7 +116,7 @@ def _summary(result: TuningResult, splits: tuple[str, str]) -> list[TextSpan]:
         f" {others:,} of the {len(result.grid) - 1:,} other points do not differ significantly "
         "from it."
     )
-    return [TextSpan(described(result.chosen()), True), TextSpan(text)]
+    return [TextSpan(point_text(result.chosen()), True), TextSpan(text)]
 
 
 def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
@@ -125,7 +125,7 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
     rows = []
     for name, choice in result.choices.items():
         gains = {
-            described(point): replace(
+            point_text(point): replace(
                 entry := measure_entry(gain.difference, name, gain.low, gain.high, sign=True),
                 sub=f"{entry.sub} p {probability(gain.p)}",
             )
@@ -135,13 +135,13 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
         best = ""
         if isinstance(choice, HeldOut):
             values |= {"reported": choice.chosen_value, "best": choice.best_value}
-            best = described(result.points[choice.best])
+            best = point_text(result.points[choice.best])
         else:
             values["reported"] = choice.value
         rows.append(
             {
                 "objective": TableEntry(name, mark="best" if name == result.objective else ""),
-                "chosen point": described(result.points[choice.chosen]),
+                "chosen point": point_text(result.points[choice.chosen]),
                 "best point": best,
                 "plateau": int(result.plateaus[name].inside.sum()),
                 **{key: measure_entry(value, name) for key, value in values.items()},
@@ -159,7 +159,7 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
         Column("plateau", form=decimals(0), note=f"of {len(result.grid):,} points"),
         *(
             Column(f"gain over {point}", point, note=gained)
-            for point in map(described, result.gains[result.objective])
+            for point in map(point_text, result.gains[result.objective])
         ),
     ]
     said = sentences("choices")
@@ -222,7 +222,7 @@ def _planes(result: TuningResult, splits: tuple[str, str]) -> Section:
         best = first + best_point(values[:, points], grid.points[points])
         mark = "best" if plane == tuple(result.chosen()[2:]) else ""
         weight, tau = (TableEntry(value, f"{value:g}", mark=mark) for value in plane)
-        point = described(result.points[best][:2])
+        point = point_text(result.points[best][:2])
         rows.append({"weight": weight, "tau": tau, "its k1, b": point, "place": best})
     within = Column("its k1, b", note=splits[0], numeric=False)
     return section(
@@ -243,12 +243,12 @@ def _depths(result: TuningResult, cutoffs: Sequence[int], split: str) -> Section
     for place in dict.fromkeys([chosen, *references]):
         mark = "best" if place == chosen else ""
         values = {n: measure_entry(result.reported.of(n)[:, place].mean(), n) for n in names}
-        rows.append({"point": TableEntry(described(result.points[place]), mark=mark), **values})
+        rows.append({"point": TableEntry(point_text(result.points[place]), mark=mark), **values})
     rows.append({"point": TableEntry("best point of each depth")})
     for name in names:
         best = best_point(result.reported.of(name)[:, : len(result.grid)], result.grid.points)
         entry = measure_entry(result.means(name)[best], name)
-        rows[-1][name] = replace(entry, sub=described(result.points[best]))
+        rows[-1][name] = replace(entry, sub=point_text(result.points[best]))
     return section(
         "depths",
         tables=[Table([*texts("point"), *(Column(name, note=split) for name in names)], rows)],
@@ -262,7 +262,7 @@ def _top(result: TuningResult, splits: tuple[str, str]) -> Section:
     p_values = result.plateaus[name].p_holm
     rows = [
         {
-            "point": described(result.points[place]),
+            "point": point_text(result.points[place]),
             "place": place,
             "p (Holm)": None if place == chosen else float(p_values[place]),
         }

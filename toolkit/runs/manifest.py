@@ -47,6 +47,13 @@ PACKAGES = (
 )
 
 
+class CheckRecord(TypedDict, total=False):
+    """What the check before a start found (`soundingline.experiments.preflight`): for each finding
+    `check`, `level` (`fault` or `note`), `message` and `do`."""
+
+    findings: list[dict[str, str]]
+
+
 class Manifest(TypedDict, total=False):
     """The types that readers of a manifest rely on; see `make_manifest`. `benchmark` is checked
     when a benchmark is made from it."""
@@ -67,6 +74,7 @@ class Manifest(TypedDict, total=False):
     servers: dict[str, str]
     chosen_parameters: dict[str, dict[str, Any]]
     periods: list[dict[str, str]]
+    preflight: CheckRecord
     imported: dict[str, Any]
 
 

@@ -40,8 +40,9 @@ from soundingline.toolkit.trajectory import (
     read_trajectory,
 )
 
-# The environment variable with an id of the sweep that this process belongs to.
-SWEEP = "SOUNDINGLINE_SWEEP"
+# The environment variables with an id of the sweep that this process belongs to, and with the keys
+# in which its cells differ.
+SWEEP, VARIED = "SOUNDINGLINE_SWEEP", "SOUNDINGLINE_VARIED"
 # The kinds of results that a folder may hold.
 SINGLE_RUN = "a single run"
 SWEEP_CELLS = "the cells of a sweep (-m)"
@@ -131,7 +132,7 @@ class RunFolder:
         if not self.manifest_path.exists():
             cells = sorted(path.parent for path in self.path.glob("*/manifest.json"))
             do = f"name one of its cells, such as {cells[0]}" if cells else "name a run's folder"
-            raise InputError(f"{self.path} is no run: it has no manifest.json", do=do)
+            raise InputError(f"{self.path} is not a run: it has no manifest.json", do=do)
         self._check_links()
         do = "restore it from a copy, or move the folder away and run again"
         manifest: dict[str, Any] = read_json(self.manifest_path, Manifest, do=do)
@@ -227,6 +228,13 @@ class RunFolder:
             known = manifest.setdefault("costs", {})
             for when, numbers in costs.items():
                 known[when] = {**numbers, **known.get(when, {})}
+
+    def note_preflight(self, report: Mapping[str, Any]) -> None:
+        """Set the manifest's `preflight` to the report of the check before this start: its
+        `findings`, and what it took. A run that it stopped before the first question may be started
+        again with other fingerprints."""
+        with self._changing_manifest() as manifest:
+            manifest["preflight"] = dict(report)
 
     def note_chosen(self, parameters: Mapping[str, Any]) -> None:
         """Add the parameters that pipeline stages chose by judgements, by stage, to the manifest's
@@ -349,6 +357,11 @@ class RunFolder:
             write_json(self.manifest_path, manifest)
             return
         written = self.manifest()
+        findings = written.get("preflight", {}).get("findings", ())
+        stopped = any(finding.get("level") == "fault" for finding in findings)
+        if stopped and not any(chain(self._files(), self.queries.glob("*.rounds.jsonl"))):
+            write_json(self.manifest_path, manifest)
+            return
         check_same(self.path, written, manifest)
         resumed = written.get("resumed", [])
         before = resumed[-1] if resumed else written

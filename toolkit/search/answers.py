@@ -19,7 +19,7 @@ from soundingline.toolkit.trajectory import Answer, RecordedCall
 
 _LABEL = re.compile(r"explanation|exact[ _\u00a0\u202f]answer|confidence", re.IGNORECASE)
 _LIST = re.compile(r"^[ \t*_`#>]{0,20}documents[ \t*_`]{0,20}[:：]", re.IGNORECASE | re.MULTILINE)
-# A colon, and the marks behind it if they close those of its label.
+# A colon, and the marks after it if they close those of its label.
 _COLON = re.compile(r"[ \t\u200b]*(?:[*_`#>]+[ \t\u200b]*)?[:：](?:[*_`]+(?=\s|\Z))?")
 _MARKS = "*_`#>"
 _CLOSING_MARKS = "*_`"
@@ -118,8 +118,9 @@ def format_answer(
 ) -> str:
     """Write an answer so that `parse_answer` returns its parts.
 
-    Each part is on one line. Citations that the explanation lacks are appended to it. An empty
-    `exact` and a `confidence` of None become `N/A`. Without `documents` there is no line for them.
+    Each part is on one line. Citations that are missing from the explanation are appended to it. An
+    empty `exact` and a `confidence` of None become `N/A`. Without `documents` there is no line for
+    them.
     """
     present = set(find_citations(explanation, citations))
     missing = " ".join(f"[{docid}]" for docid in citations if docid not in present)
@@ -150,8 +151,8 @@ def invented_citations(text: str, known: Collection[str]) -> Sequence[str]:
     """Citations of documents that are not `known`, each once, in order.
 
     Such a citation is a part of a text in square brackets, between commas or semicolons, that has a
-    digit and no white space. `[sic]` and the text of a Markdown link are no citations; the `[1]` of
-    a footnote is.
+    digit and no white space. `[sic]` and the text of a Markdown link are not citations; the `[1]`
+    of a footnote is.
     """
     text = text.replace("【", "[").replace("】", "]")
     names = []

@@ -155,7 +155,8 @@ def training_rows(
 ) -> Iterator[dict[str, Any]]:
     """A row for each document that the rounds of a navigator's trajectory scored, as `scorer=file`
     reads them, with the passages of the store that the scores name. Documents without a score, and
-    passages that the store lacks, are left out. `repeat` is the number of the repeat, from 1."""
+    passages that are missing from the store, are left out. `repeat` is the number of the repeat,
+    from 1."""
     for docid, document in scored_documents(trajectory.rounds).items():
         if not document.requirements:
             continue

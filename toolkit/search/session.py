@@ -24,7 +24,7 @@ from soundingline.toolkit.data import (
     parent,
     parents,
 )
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import FileName, InputError, check_int
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.tool import (
     Page,
@@ -126,7 +126,7 @@ class SearchTool(ABC):
     """
 
     max_rankings: int = 32
-    tokenizer: str | None = None
+    tokenizer: FileName[str | None] = None
 
     _tools: Mapping[str, Tool] | None = field(default=None, init=False, repr=False)
 
@@ -341,12 +341,12 @@ class SearchTool(ABC):
         )
 
     def units(self, unit_ids: Sequence[str]) -> list[Unit]:
-        """Titles and texts of hits; `InputError` if the store lacks one."""
+        """Titles and texts of hits; `InputError` if one is missing from the store."""
         try:
             return self.store.texts(unit_ids)
         except KeyError as error:
             raise InputError(
-                f"the ranking names {error}, which the document store lacks",
+                f"the ranking names {error}, which is missing from the document store",
                 do="build the index and the store from the same corpus",
             ) from error
 

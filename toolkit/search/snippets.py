@@ -23,7 +23,7 @@ _SHORTEST_STEM = 4
 _LONGEST_ENDING = 3
 # Of a query that is a whole question the longest words are used; short ones say little.
 _MOST_STEMS = 24
-# A longer stem is no word that texts repeat.
+# A longer stem is not a word that texts repeat.
 _LONGEST_STEM = 200
 # A stem that occurs more often says little about where to look; the limit also bounds the time.
 _FREQUENT = 64
@@ -87,8 +87,8 @@ def best_window(terms: QueryTerms, text: str, characters: int) -> str:
     codes, room = _codes(_lower(text)), min(characters, len(text))
     start, end = _best_window(codes, word_characters(), terms.stems, _WEIGHTS, room)
     if end < 0:
-        return cut(text, 0, characters)
-    return cut(text, start - max(0, characters - (end - start)) // 2, characters)
+        return excerpt(text, 0, characters)
+    return excerpt(text, start - max(0, characters - (end - start)) // 2, characters)
 
 
 def first_match(terms: QueryTerms, text: str, characters: int) -> str:
@@ -110,13 +110,13 @@ METHODS: Mapping[str, Callable[[QueryTerms, str, int], str]] = {
 }
 
 
-def prepare() -> None:
+def load_tables() -> None:
     """Load the compiled code and the tables, so that the first snippet does not wait for them."""
     for method in METHODS.values():
         method(QueryTerms("a"), "a", 1)
 
 
-def cut(text: str, start: int, characters: int) -> str:
+def excerpt(text: str, start: int, characters: int) -> str:
     """At most `characters` of `text` from about `start`: whole words, white space collapsed. An
     ellipsis marks text that was left out."""
     start = max(0, min(start, len(text) - characters))
@@ -233,7 +233,7 @@ def _equals(text: _Codes, start: int, stem: _Codes) -> bool:
 
 @compiled
 def _end(text: _Codes, letters: _Flags, start: int, end: int, ending: int) -> int:
-    """The end of the word whose stem is at `start` to `end`; 0 if it is no match."""
+    """The end of the word whose stem is at `start` to `end`; 0 if it is not a match."""
     if ending == _ANYWHERE:
         return end
     if start > 0 and letters[text[start - 1]]:

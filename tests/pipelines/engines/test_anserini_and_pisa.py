@@ -16,15 +16,12 @@ from multiprocessing import get_context
 import numpy as np
 import pandas as pd
 import pytest
+from support.assertions import refused
 from support.engines import lucene, measured, real, sharing_engine
 from support.needs import cases
 
 from soundingline.pipelines.engines import anserini
-from soundingline.pipelines.engines.anserini import (
-    AnseriniEngine,
-    find_jar,
-    find_java,
-)
+from soundingline.pipelines.engines.anserini import AnseriniEngine, find_jar, find_java
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.index import LexicalIndex
@@ -51,8 +48,7 @@ def test_each_index_has_a_machine_of_its_own(engine, tmp_path):
     for one in (index, pickle.loads(pickle.dumps(index))):
         assert one.bm25().search("dogs")["docno"].tolist() == ["ünit 3%p0"]
     toks = pd.DataFrame([{"qid": "1", "query_toks": {"cat": 1.0}}])
-    with pytest.raises(InputError, match="query_toks came to RM3"):
-        index.bm25().rm3().transform(toks)
+    refused("query_toks came to RM3", lambda: index.bm25().rm3().transform(toks))
 
 
 def test_a_build_closes_its_machine_however_it_ends(engine, tmp_path):
@@ -169,8 +165,7 @@ def test_a_jar_is_found_by_argument_then_by_environment(tmp_path, monkeypatch):
     assert find_jar() == tmp_path / "other.jar"
     (tmp_path / "text.jar").write_text("no archive")
     for name in ("absent.jar", "text.jar"):
-        with pytest.raises(InputError, match="not a jar file"):
-            find_jar(tmp_path / name)
+        refused("not a jar file", find_jar, tmp_path / name)
 
 
 @pytest.mark.usefixtures("no_java")
@@ -296,5 +291,4 @@ def test_an_id_with_a_line_break_is_refused(tmp_path):
 def test_an_engine_knows_its_settings():
     assert PisaEngine(analyzer="standard").fingerprint != PisaEngine().fingerprint
     assert PisaEngine(threads=2).fingerprint == PisaEngine().fingerprint
-    with pytest.raises(InputError, match="threads=0"):
-        PisaEngine(threads=0)
+    refused("threads=0", PisaEngine, threads=0)

@@ -316,7 +316,7 @@ def test_wrong_settings_are_refused_with_what_is_valid(qwen, llama):
     refused("max_length=0", lambda: Dense("any", max_length=0))
     with pytest.raises(InputError, match="does not say how its vectors are pooled"):
         Dense(str(qwen), **EXACT).encode(["x"])
-    with pytest.raises(InputError, match="is no adapter"):
+    with pytest.raises(InputError, match="is not an adapter"):
         Dense(str(qwen), base=str(llama), pooling="last", **EXACT).encode(["x"])
     with pytest.raises(InputError, match="no such token"):
         Dense(str(qwen), append_eos=True, pooling="last", **EXACT).encode(["x"])
@@ -347,8 +347,7 @@ def opened(qwen, built, **settings):
 
 def test_wrong_queries_are_refused(qwen, built):
     whole = opened(qwen, built)
-    with pytest.raises(InputError, match="query holds nan"):
-        whole(pd.DataFrame({"qid": ["1"], "query": [float("nan")]}))
+    refused("query holds nan", lambda: whole(pd.DataFrame({"qid": ["1"], "query": [float("nan")]})))
     with pytest.raises(InputError, match=r"shape \[3\].*valid: \[32\]"):
         whole(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(3)]}))
     with pytest.raises(InputError, match=r"shape \[3\]"):
@@ -520,8 +519,8 @@ def test_a_sparse_encoder_of_the_library_keeps_its_pooling(
     # On a network that computes in bfloat16, only logits are rounded to its eight bits.
     rounded = np.concatenate(encoder(tmp_path / "saved", dtype="bfloat16").encode(texts))["weight"]
     weights = torch.from_numpy(rounded)
-    if (pooling, activation) != ("max", "relu"):
-        assert (weights != weights.bfloat16().float()).float().mean() > 0.5
+    finer = (weights != weights.bfloat16().float()).float().mean()
+    assert finer > 0.5 or (pooling, activation) == ("max", "relu")
 
 
 def test_a_long_text_is_read_to_max_length_special_tokens_included(checkpoint):
@@ -546,7 +545,7 @@ def test_special_tokens_in_a_text_are_text(checkpoint):
         logits = model(**tokenizer("ban [MASK] kora", return_tensors="pt")).logits[0]
     expected = torch.log(1 + torch.relu(logits)).amax(0).numpy()
     np.testing.assert_allclose(dense([masked], len(made.vocabulary))[0], expected, atol=2e-6)
-    assert len(masked) != len(word) or not np.array_equal(masked, word)
+    assert not np.array_equal(masked, word)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -682,10 +681,8 @@ def test_sparta_ranks_by_the_sum_over_the_tokens_of_the_query(terms, tmp_path):
 
 
 def test_sparta_refuses_a_checkpoint_with_a_head(checkpoint):
-    with pytest.raises(InputError, match="is not an encoder without a head"):
-        _ = Sparta(str(checkpoint)).fingerprint
-    with pytest.raises(InputError, match="terms"):
-        Sparta(str(checkpoint), terms=0)
+    refused("is not an encoder without a head", lambda: Sparta(str(checkpoint)).fingerprint)
+    refused("terms", lambda: Sparta(str(checkpoint), terms=0))
     whole, cut = (Sparta(str(checkpoint), terms=n) for n in (2000, 10))
     assert whole.weighting != cut.weighting
 
@@ -707,8 +704,7 @@ def test_a_query_model_of_its_own_encodes_the_queries(checkpoint, tmp_path):
 
 def test_models_that_cannot_serve_are_told_in_a_line(checkpoint, tmp_path, monkeypatch):
     opened = indexed(tmp_path, corpus(3))
-    with pytest.raises(InputError, match="there is no folder"):
-        splade(opened, model=str(tmp_path / "nowhere"))
+    refused("there is no folder", lambda: splade(opened, model=str(tmp_path / "nowhere")))
     transformers.T5Config(d_model=8, num_layers=1).save_pretrained(tmp_path / "t5")
     with pytest.raises(InputError, match=r"gives terms no weights.*a masked language model"):
         splade(opened, model=str(tmp_path / "t5"))
@@ -878,8 +874,7 @@ def test_terms_and_weights_without_meaning_find_nothing_or_are_refused(tmp_path)
     for asked in ({}, {"unheard of": 3.0}, {"term1": 0.0}):
         assert len(index.search(asked)[0]) == 0
     for weight in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="of term 'term1'"):
-            index.search({"term1": weight})
+        refused("of term 'term1'", index.search, {"term1": weight})
     for scale in (0, -1, float("inf"), 10**7, "100"):
         with pytest.raises(InputError, match="scale="):
             build(weights(5), tmp_path / "other", scale=scale)

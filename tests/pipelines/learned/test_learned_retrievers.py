@@ -21,6 +21,7 @@ import pyterrier as pt
 import pytest
 from lz4.frame import LZ4FrameFile
 from support import checkpoints
+from support.assertions import refused
 
 from soundingline.pipelines import device
 from soundingline.pipelines.checkpoint import Checkpoint
@@ -32,14 +33,9 @@ from soundingline.pipelines.learned.encoding import (
     Blocks,
     encode_corpus,
     encode_shard,
-    merged,
+    merged_shards,
 )
-from soundingline.pipelines.learned.splade import (
-    Sparta,
-    Splade,
-    sparta_retriever,
-    splade_retriever,
-)
+from soundingline.pipelines.learned.splade import Sparta, Splade, sparta_retriever, splade_retriever
 from soundingline.pipelines.learned.vectors import VectorEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
@@ -171,10 +167,8 @@ def test_neither_the_batch_nor_the_order_changes_what_a_text_gives(row, make):
     wide, narrow = (make(batch_tokens=n).engine.encoder for n in (100_000, 8))
     for other in (narrow.encode(texts), wide.encode(texts[::-1])[::-1]):
         for array, theirs in zip(wide.encode(texts), other, strict=True):
-            if array.dtype.names:
-                assert array["term"].tolist() == theirs["term"].tolist()
-                array, theirs = array["weight"], theirs["weight"]
-            np.testing.assert_allclose(array, theirs, atol=1e-5)
+            for name in array.dtype.names or (...,):
+                np.testing.assert_allclose(array[name], theirs[name], atol=1e-5)
     assert make().engine.encoder.encode([]) == []
 
 
@@ -197,10 +191,8 @@ def test_a_run_opens_the_index_of_the_model_and_ranks(make, built, units, frame)
     empty = bound(make(), built)(frame[:0])
     assert list(empty.columns) == ["qid", "query", "reasoning", "docno", "score", "rank"]
     assert len(empty) == 0
-    with pytest.raises(InputError, match="opens no index of its model"):
-        retriever.bind(Collection("c"))
-    with pytest.raises(InputError, match="not bound"):
-        retriever(frame)
+    refused("opens no index of its model", lambda: retriever.bind(Collection("c")))
+    refused("not bound", retriever, frame)
 
 
 def test_a_stage_travels_and_a_cutoff_becomes_its_depth(make, built, frame):
@@ -232,8 +224,7 @@ def test_pyterrier_opens_the_index_by_its_path(row, make, built, frame, tmp_path
     assert type(opened).load(built) == opened
     ranking = (stage.engine.encoder >> opened.retriever(depth=4))(frame)
     assert ranking["docno"].tolist() == stage(frame)["docno"].tolist()
-    with pytest.raises(InputError, match="another corpus"):
-        pt.Artifact.load(str(built), corpus_fingerprint="other")
+    refused("another corpus", lambda: pt.Artifact.load(str(built), corpus_fingerprint="other"))
     metadata = json.loads((built / "pt_meta.json").read_text())
     assert (metadata["type"], metadata["format"]) == pt.inspect.artifact_type_format(opened)
     package = opened.build_package(str(tmp_path / "package.tar.lz4"), verbose=False)
@@ -277,8 +268,9 @@ def test_a_build_takes_what_the_lexical_index_takes_and_replaces_on_request(
     make().engine.build(pd.DataFrame(rows), path)
     assert list(make().engine.open(path).docnos) == [unit.unit_id for unit in units]
     assert_alike(bound(make(), path, "")(frame), bound(make(), built)(frame))
-    with pytest.raises(InputError, match=r"holds an index of the kind \w+.* overwrite=True"):
-        make().engine.build(units, path)
+    refused(
+        r"holds an index of the kind \w+.* overwrite=True", lambda: make().engine.build(units, path)
+    )
     make().engine.build(iter(rows[:5]), path, overwrite=True)
     assert list(make().engine.open(path).docnos) == [unit.unit_id for unit in units[:5]]
     (tmp_path / "thesis.tex").write_text("years of work")
@@ -310,17 +302,15 @@ def test_shards_give_the_index_of_one_process(make, units, built, frame, tmp_pat
 def test_another_corpus_model_or_damaged_file_is_refused(row, make, built, units, tmp_path):
     with pytest.raises(InputError, match=r"another corpus \('c'\)"):
         make().engine.open(built, corpus_fingerprint="other")
-    with pytest.raises(InputError, match=r"there is no .* index"):
-        make().engine.open(tmp_path / "none")
-    if row.file != "documents.bin":  # a sparse index is that of its path
-        for changed in (*row.changes, {"max_length": 32}):
-            with pytest.raises(InputError, match="another encoder or with other settings"):
-                make(**changed).engine.open(built)
+    refused(r"there is no .* index", lambda: make().engine.open(tmp_path / "none"))
+    # A sparse index is that of its path.
+    for changed in (*row.changes, {"max_length": 32}) if row.file != "documents.bin" else ():
+        with pytest.raises(InputError, match="another encoder or with other settings"):
+            make(**changed).engine.open(built)
     copied = Path(shutil.copytree(built, tmp_path / "copied"))
     with (copied / row.file).open("ab") as stream:
         stream.truncate(8)
-    with pytest.raises(InputError, match="damaged"):
-        make().engine.open(copied)
+    refused("damaged", lambda: make().engine.open(copied))
     for bad, message in (([], "corpus is empty"), ([units[0]] * 2, "comes twice")):
         with pytest.raises(InputError, match=message):
             make().engine.build(bad, tmp_path / "index", corpus_fingerprint="c")
@@ -357,21 +347,19 @@ def test_threads_get_what_one_gets(row, make, built):
 )
 def test_a_missing_model_is_refused_in_one_line(make, name, message):
     for read in (lambda stage: stage.fingerprint, lambda stage: stage.engine.encoder.encode(["x"])):
-        with pytest.raises(InputError, match=message) as refused:
-            read(make(model=name))
-        assert "\n" not in str(refused.value)
+        refused(message, lambda read=read: read(make(model=name)))
 
 
 def test_wrong_arguments_and_models_that_do_not_fit_are_refused(row, make, monkeypatch):
     for name, value in (("max_length", 2), ("batch_tokens", 0), ("depth", 0), ("device", "tpu")):
         with pytest.raises(InputError, match=f"{name}={value!r}"):
             make(**{name: value}).engine.encoder.encode(["x"])
-    if row.kind is not ColBERT:  # reads as far as it can
-        with pytest.raises(InputError, match="positions of this model"):
-            _ = make(max_length=10**5).fingerprint
+    if row.kind is ColBERT:  # reads as far as it can
+        assert make(max_length=10**5).fingerprint != make().fingerprint
+    else:
+        refused("positions of this model", lambda: make(max_length=10**5).fingerprint)
     monkeypatch.setattr(device, "free_bytes", lambda device: 1000)
-    with pytest.raises(InputError, match=r"needs .* GB and cpu has 0\.0 GB free"):
-        make().engine.encoder.encode(["x"])
+    refused(r"needs .* GB and cpu has 0\.0 GB free", lambda: make().engine.encoder.encode(["x"]))
 
 
 def without_a_weight(folder):
@@ -537,8 +525,7 @@ def test_a_killed_process_loses_only_the_block_that_it_was_in(tmp_path):
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    with pytest.raises(InputError, match="not complete"):
-        Blocks(folder)
+    refused("not complete", Blocks, folder)
     finished = sum(path.name.isdecimal() for path in folder.iterdir())
     assert 2 <= finished < 5
     before = {path: path.stat().st_mtime_ns for path in folder.glob("0*/values.npy")}
@@ -628,21 +615,11 @@ def test_a_folder_of_something_else_is_refused(content, tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-class Canary:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def __reduce__(self):
-        return Path.touch, (self.place,)
-
-
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy"])
 @pytest.mark.parametrize("kind", ["array of objects", "pickle", "archive"])
 def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, tmp_path):
     blocks = encode_units(numbered_units(3), Counting(), tmp_path)
-    path, canary = tmp_path / "000000" / name, Canary(tmp_path / "canary")
+    path, canary = tmp_path / "000000" / name, checkpoints.Canary(tmp_path / "canary")
     with path.open("wb") as stream:
         if kind == "array of objects":
             np.save(stream, np.array([canary], dtype=object), allow_pickle=True)
@@ -650,8 +627,7 @@ def test_objects_in_the_place_of_numbers_are_refused_and_not_loaded(name, kind, 
             np.savez(stream, values=np.ones(3))
         else:
             pickle.dump(canary, stream)
-    with pytest.raises(InputError, match="cannot read"):
-        list(blocks)
+    refused("cannot read", list, blocks)
     assert not (tmp_path / "canary").exists()
 
 
@@ -661,7 +637,7 @@ def shard_of(units, encoder, path, number, count):
 
 
 def merge(units, encoder, path, count):
-    return merged(units, encoder, path, count, corpus_fingerprint="corpus")
+    return merged_shards(units, encoder, path, count, corpus_fingerprint="corpus")
 
 
 @pytest.mark.parametrize("encoder", [Counting(), Pooled(), Sparse()])
@@ -697,8 +673,7 @@ def test_shards_that_are_missing_damaged_or_of_other_units_are_told(tmp_path, ca
         merge(numbered_units(99), Counting(), path, 4).__enter__()
     values = Shard(1, 4).folder(path) / "000000" / "values.npy"
     values.write_bytes(values.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(InputError, match="are missing: 1"):
-        merge(units, Counting(), path, 4).__enter__()
+    refused("are missing: 1", lambda: merge(units, Counting(), path, 4).__enter__())
     assert "is damaged" in capsys.readouterr().err
     shard_of(units, Counting(), path, 1, 4)
     with merge(units, Counting(), path, 4) as blocks:
@@ -710,12 +685,6 @@ def test_a_repeated_id_is_found_by_its_shard(tmp_path):
     owners = [n for n in range(4) if any(u.unit_id == "d7" for u in Shard(n, 4).of(units))]
     with pytest.raises(InputError, match="unit id 'd7' comes twice"):
         shard_of(units, Counting(), tmp_path / "i", owners[0], 4)
-
-
-@pytest.mark.parametrize(("number", "count"), [(4, 4), (-1, 4), (0, 0), (True, 4)])
-def test_numbers_of_shards_are_checked(number, count):
-    with pytest.raises(InputError, match="valid: a whole number"):
-        Shard(number, count)
 
 
 # Encoders in the pipelines of others.
@@ -804,8 +773,7 @@ def test_an_encoder_adds_what_the_columns_of_a_frame_allow(row, make, units):
                 np.testing.assert_allclose(value, expected, atol=1e-5)
     with pytest.raises(pt.validate.InputValidationError):
         encoder(frame.drop(columns="text"))
-    with pytest.raises(InputError, match="query holds None"):
-        encoder(asked.assign(query=None))
+    refused("query holds None", lambda: encoder(asked.assign(query=None)))
 
 
 def test_pyterrier_knows_the_columns_of_an_encoder_without_loading_it(row, make, monkeypatch):

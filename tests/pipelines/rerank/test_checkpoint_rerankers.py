@@ -13,7 +13,7 @@ from support import checkpoints
 from support.assertions import refused
 from support.pairs import sides
 
-from soundingline.experiments.training import examples, fit
+from soundingline.experiments.fitting import fit, judged_examples
 from soundingline.pipelines import device
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
@@ -510,7 +510,7 @@ def collection(data_root, tmp_path_factory):
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     kind, stage, steps, batch, rate, collection, tmp_path
 ):
-    learnt = examples(collection.ranking, collection.qrels, collection.texts)
+    learnt = judged_examples(collection.ranking, collection.qrels, collection.texts)
     small = {"monot5": checkpoints.small_t5, "cross_encoder": checkpoints.small_bert}
     network, tokenizer = small[kind]([text for example in learnt for text in example.pair])
     ndcg = {}

@@ -481,7 +481,7 @@ def test_what_cannot_be_ranked_is_refused_in_one_line(name, make, make_top):
         (
             make_top(texts=absent),
             without,
-            r"names 'd0', which the document store lacks.*same corpus",
+            r"names 'd0', which is missing from the document store.*same corpus",
         ),
         (make_top(), ranking(query=None), r"the query 'q' is (None|nan)\. give each query as text"),
         (make_top(), ranking(query=7), r"the query 'q' is 7\. give each query as text"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.benchmarks import SmallBenchmark, WordBackend, store_of
 from support.needs import cases
 
@@ -169,10 +170,8 @@ def test_two_runs_are_compared_from_their_folders(tmp_path):
 
 def test_an_error_about_an_unevaluated_run_names_the_command(tmp_path):
     folder = run(tmp_path / "a", trajectory("1", "a"))
-    with pytest.raises(InputError, match="run: soundingline evaluate"):
-        load_run(folder.path)
-    with pytest.raises(InputError, match="is no run"):
-        load_run(tmp_path / "nothing")
+    refused("run: soundingline evaluate", load_run, folder.path)
+    refused("is not a run", load_run, tmp_path / "nothing")
 
 
 ANSWERED = trajectory("1", "a")
@@ -195,8 +194,7 @@ def test_an_evaluation_of_other_trajectories_is_refused(tmp_path, first, second,
     write_evaluation(folder.path, evaluation, state=state)
     if not live:
         run(tmp_path / "a", second)
-    with pytest.raises(InputError, match="trajectories that are there now"):
-        load_run(folder.path)
+    refused("trajectories that are there now", load_run, folder.path)
 
 
 def test_a_copied_run_keeps_its_evaluation(tmp_path):
@@ -268,8 +266,7 @@ def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
         return content
 
     monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation._read", read)
-    with pytest.raises(InputError, match="evaluated anew while"):
-        load_run(folder.path)
+    refused("evaluated anew while", load_run, folder.path)
 
 
 def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
@@ -281,8 +278,7 @@ def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):
     monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation.write_text", stop)
     with pytest.raises(KeyboardInterrupt):
         write_evaluation(folder.path, evaluate(folder), state=folder.state())
-    with pytest.raises(InputError, match="has not been evaluated"):
-        load_run(folder.path)
+    refused("has not been evaluated", load_run, folder.path)
 
 
 def test_rankings_that_were_changed_after_the_evaluation_are_refused(tmp_path):
@@ -290,15 +286,13 @@ def test_rankings_that_were_changed_after_the_evaluation_are_refused(tmp_path):
     assert read_rankings(folder) == (folder.path / "run.trec").read_text()
     path = folder.path / "run.trec"
     path.write_text(path.read_text().replace(" a ", " b ", 1))
-    with pytest.raises(InputError, match=r"run\.trec"):
-        read_rankings(folder)
+    refused(r"run\.trec", read_rankings, folder)
 
 
 def test_a_damaged_evaluation_is_named(tmp_path):
     folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     (folder.path / "evaluation" / "funnel.json").write_text('{"evidence":')
-    with pytest.raises(InputError, match=r"funnel\.json"):
-        load_run(folder.path)
+    refused(r"funnel\.json", load_run, folder.path)
 
 
 # Recorded calls through another ranking: what changes, and from which page on.
@@ -464,8 +458,7 @@ def test_a_grid_has_decimal_steps_up_to_its_end_and_sorted_values_without_repeti
     ],
 )
 def test_bad_grids_are_refused(k1, b, message):
-    with pytest.raises(InputError, match=message):
-        Grid(k1, b)
+    refused(message, Grid, k1, b)
 
 
 def test_distance_counts_saturation_and_length_on_one_scale():
@@ -524,14 +517,13 @@ def test_measures_of_ranks_equal_those_of_the_rankings(drawn, batch):
     [
         ("SetP", "depends on how many"),
         ("NumRet", "depends on how many"),
-        ("Judged@10", r"depends on how many|no measure"),
-        ("nDGC@10", r"'nDGC@10' is no measure.*nDCG@10"),
+        ("Judged@10", r"depends on how many|not a measure"),
+        ("nDGC@10", r"'nDGC@10' is not a measure.*nDCG@10"),
     ],
 )
 def test_an_objective_that_is_unknown_or_that_ranks_do_not_determine_is_refused(name, message):
     judged = {"q": {"d": 1}}
-    with pytest.raises(InputError, match=message):
-        measure_table(rank_table([{"q": ["d"]}], judged), judged, [name])
+    refused(message, lambda: measure_table(rank_table([{"q": ["d"]}], judged), judged, [name]))
 
 
 def test_tables_survive_their_files(tmp_path):
@@ -549,18 +541,15 @@ def test_tables_survive_their_files(tmp_path):
     assert (loaded.measures, loaded.qids) == (table.measures, table.qids)
     assert loaded.points == table.points
     assert (loaded.values == table.values).all()
-    with pytest.raises(InputError, match="no measure 'RR'"):
-        loaded.of("RR")
-    with pytest.raises(InputError, match="different points"):
-        RankTable.joined([ranks, rank_table(points[:1], judged)])
+    refused("no measure 'RR'", loaded.of, "RR")
+    refused("different points", lambda: RankTable.joined([ranks, rank_table(points[:1], judged)]))
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04"])
 def test_a_damaged_table_is_named_by_its_path(tmp_path, content):
     path = tmp_path / "ranks.npz"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"ranks\.npz"):
-        RankTable.load(path)
+    refused(r"ranks\.npz", RankTable.load, path)
 
 
 NEAR, FAR = (0.9, 0.4), (25.0, 1.0)
@@ -682,8 +671,7 @@ def test_bad_tests_are_refused():
     for folds in (1, 4):
         with pytest.raises(InputError, match="2 to 3 folds"):
             cross_validated(np.ones((3, 3)), POINTS, folds=folds)
-    with pytest.raises(InputError, match="1 question"):
-        plateau(np.ones((1, 3)), 0)
+    refused("1 question", lambda: plateau(np.ones((1, 3)), 0))
 
 
 def small_tuning(folds):
@@ -714,4 +702,4 @@ def test_a_tuning_chooses_within_the_grid_and_compares_with_the_references(folds
     summary = result.summary()
     chosen = dict(zip(("k1", "b"), result.chosen(), strict=True))
     assert summary["measures"]["AP"]["chosen"] == chosen
-    assert summary["measures"]["AP"]["optimism"] >= 0
+    assert summary["measures"]["AP"]["optimism"] == pytest.approx(choice.optimism)

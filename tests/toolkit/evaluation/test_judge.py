@@ -15,10 +15,10 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.llm_model import ScriptedModel
 from support.needs import cases
 
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
     answer_tokens,
@@ -302,8 +302,7 @@ def test_a_verdict_in_a_text_is_read_as_the_evaluators_of_the_papers_do(
     verdict, _ = judged_by_model(Turn(text=text), tool=False)
     assert verdict.correct is bool(correct)
     assert verdict.error == ("unreadable" if correct is None else "")
-    if correct is not None:
-        assert (verdict.extracted, verdict.confidence) == (extracted, confidence)
+    assert (verdict.extracted, verdict.confidence) == (extracted, confidence)
 
 
 @pytest.mark.parametrize("prompt", ["browsecomp_plus", "pi_serini"])
@@ -393,11 +392,9 @@ def test_a_fingerprint_depends_on_model_prompt_settings_and_kind(tmp_path):
 def test_a_prompt_without_its_places_is_refused(tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("{question} {response}")
-    with pytest.raises(InputError, match="accepted"):
-        judge(prompt=str(own))
+    refused("accepted", lambda: judge(prompt=str(own)))
     assert judge(prompt=str(own), reference=False)
-    with pytest.raises(InputError, match=r"gone\.txt"):
-        judge(prompt=str(tmp_path / "gone.txt"))
+    refused(r"gone\.txt", lambda: judge(prompt=str(tmp_path / "gone.txt")))
 
 
 # Files.
@@ -454,8 +451,7 @@ def test_a_damaged_verdict_alone_is_judged_again(tmp_path, capsys):
     content = record.path.read_bytes()
     damaged = content.replace(b'"qid":"b","correct":true', b'"qid":"b","correct":tr\x00\x00')
     record.path.write_bytes(damaged)
-    with pytest.raises(InputError, match="line 3 is not a JSON object"):
-        verdicts_in(record.path)
+    refused("line 3 is not a JSON object", verdicts_in, record.path)
     assert [case.qid for case in record.left(cases)] == ["b"]
     assert "line 3 is not a JSON object" in capsys.readouterr().err
     assert record.path.with_name(f"{record.path.name}.damaged-1").read_bytes() == damaged
@@ -483,8 +479,7 @@ ROW = '{"qid": "q", "correct": true, "extracted": "x", "error": "", "case": "c"'
 def test_a_damaged_file_is_named(tmp_path, text):
     path = tmp_path / "verdicts-llm-x.jsonl"
     path.write_text(text)
-    with pytest.raises(InputError, match="verdicts-llm-x"):
-        verdicts_in(path)
+    refused("verdicts-llm-x", verdicts_in, path)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -577,12 +572,9 @@ def test_kappa_is_finite_or_undefined_for_every_small_table():
             continue
         a, b = verdicts(*table)
         actual, kappa = agreement(a, b), kappa_of([(a[name], b[name]) for name in a])
-        if kappa is None:
-            assert actual.kappa is None and actual.low is None and actual.high is None
-            continue
-        assert actual.kappa == pytest.approx(kappa, abs=1e-12)
+        assert actual.kappa == (kappa if kappa is None else pytest.approx(kappa, abs=1e-12))
         if 1 in map(len, (set(a.values()), set(b.values()))):  # one judge says always the same
-            assert actual.kappa == 0 and actual.low is None and actual.high is None
+            assert actual.kappa in (None, 0) and actual.low is None and actual.high is None
         else:
             assert actual.low <= actual.kappa + 1e-12 and actual.high >= actual.kappa - 1e-12
 
@@ -590,8 +582,7 @@ def test_kappa_is_finite_or_undefined_for_every_small_table():
 def test_only_questions_that_both_judged_count():
     actual = agreement({"a": True, "b": True}, {"b": True, "c": False})
     assert actual.n == 1
-    with pytest.raises(InputError, match="no answer in common"):
-        agreement({"a": True}, {"b": True})
+    refused("no answer in common", agreement, {"a": True}, {"b": True})
 
 
 def test_answers_to_one_question_widen_kappas_interval():

@@ -104,7 +104,7 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
         ],
     },
     "several_changes": {
-        "a retriever and a re-ranker at once": [BASE, cell("b", retriever=DENSE, reranker=MONOT5)],
+        "a retriever and a re-ranker at once": [BASE, cell("b", retriever=DENSE, reranker=MONOT5)]
     },
     "wall_clock": {
         "a re-ranker in one cell": [
@@ -154,13 +154,13 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
         "a tenth of the questions": [
             ran(metrics={"completion": 0.9, "accuracy": 0.4}),
             ran("b", metrics={"completion": 1.0}),
-        ],
+        ]
     },
     "unjudged": {
         "a tenth of the documents": [
             ran(metrics={"Judged@10": 0.8}),
             ran("b", metrics={"Judged@10": 0.9}),
-        ],
+        ]
     },
 }
 NEAR_MISSES: dict[str, dict[str, list[ComposedCell]]] = {

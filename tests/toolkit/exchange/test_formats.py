@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.benchmarks import write_jsonl, write_parquet
 from support.needs import cases
 from support.runs import answer, browsecomp, call, pi_serini, said, search, thought, trajectory
@@ -135,8 +136,7 @@ def test_random_bytes_are_refused_in_one_line(tmp_path_factory, content):
 def test_a_truncated_file_is_refused(tmp_path, length):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(WHOLE)[:length], encoding="utf-8")
-    with pytest.raises(InputError, match=r"run\.json is damaged"):
-        list(run_files([path]))
+    refused(r"run\.json is damaged", lambda: list(run_files([path])))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,7 @@ def test_a_damaged_key_of_ours_is_refused(change):
     (again,) = bcp.read([("f", content)])
     assert again == whole
     change(content["metadata"]["soundingline"])
-    with pytest.raises(InputError, match="f was "):
-        list(bcp.read([("f", content)]))
+    refused("f was ", lambda: list(bcp.read([("f", content)])))
 
 
 @pytest.mark.parametrize(
@@ -414,8 +413,7 @@ def test_epochs_are_repeats_and_the_input_is_the_question(tmp_path):
     assert [row.question for row in recorded] == ["?", "be good\nWhere is", ""]
     for epoch in (0, "2", True, 10**6):
         path.write_text(json.dumps({"samples": [foreign(epoch=epoch)]}), encoding="utf-8")
-        with pytest.raises(InputError, match="epoch"):
-            list(inspect_ai.read(path))
+        refused("epoch", lambda: list(inspect_ai.read(path)))
 
 
 def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
@@ -436,8 +434,7 @@ def test_a_log_as_inspect_compresses_it_is_read(tmp_path):
     (recorded,) = inspect_ai.read(path)
     assert isinstance(recorded, Transcript) and recorded.qid == "7"
     path.write_bytes(raw.replace(packed[-8:], bytes(8)))
-    with pytest.raises(InputError, match=r"damaged|not a complete|not complete"):
-        list(inspect_ai.read(path))
+    refused(r"damaged|not a complete|not complete", lambda: list(inspect_ai.read(path)))
 
 
 @pytest.fixture(scope="module")
@@ -542,10 +539,8 @@ def test_json_lines_have_ids_of_their_own(topics, tmp_path):
     ]
     assert benchmark.topics == [Topic("1", "N."), Topic("2", "T.")]
     bare = TrecRag(topics, lines(tmp_path / "bare.jsonl", [{"docid": "d"}]))
-    with pytest.raises(InputError, match=r"bare.jsonl:1 has no text"):
-        list(bare.documents())
-    with pytest.raises(InputError, match="no file of judgements"):
-        TrecRag(topics, corpus, str(tmp_path / "missing"))
+    refused(r"bare.jsonl:1 has no text", lambda: list(bare.documents()))
+    refused("no file of judgements", lambda: TrecRag(topics, corpus, str(tmp_path / "missing")))
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz"])
@@ -583,12 +578,10 @@ def test_files_of_a_corpus_are_of_one_kind_and_those_about_it_are_left_out(topic
     with pytest.raises(InputError, match=r"dataset_infos\.json:1 has no text"):
         list(TrecRag(topics, str(folder)).documents())
     write_jsonl(folder / "shard_1.json.gz", rows)
-    with pytest.raises(InputError, match=r"files of 2 kinds \(\.json, \.json\.gz\)"):
-        TrecRag(topics, str(folder))
+    refused(r"files of 2 kinds \(\.json, \.json\.gz\)", lambda: TrecRag(topics, str(folder)))
     for file in folder.glob("*.json*"):
         file.unlink()
-    with pytest.raises(InputError, match="there are no rows at"):
-        TrecRag(topics, str(folder))
+    refused("there are no rows at", lambda: TrecRag(topics, str(folder)))
 
 
 def row_of(explanation, exact="", **tiers):

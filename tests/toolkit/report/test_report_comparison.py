@@ -48,8 +48,8 @@ from soundingline.toolkit.report.plots import (
 from soundingline.toolkit.report.results import (
     ReportData,
     glossary_section,
-    ranked,
     results_section,
+    runs_by_measure,
 )
 from soundingline.toolkit.report.tuning import render_tuning
 
@@ -198,7 +198,7 @@ def test_means_that_differ_by_rounding_alone_are_equal():
     one = replace(HIGH, name="A", metrics={"accuracy": 0.3})
     other = replace(HIGH, name="B", metrics={"accuracy": 0.1 + 0.2})
     data = data_of(runs=(one, other))
-    assert [run.name for run in ranked(data.runs, "accuracy")] == ["A", "B"]
+    assert [run.name for run in runs_by_measure(data.runs, "accuracy")] == ["A", "B"]
     assert data.marks("accuracy") == {}
     low = replace(HIGH, name="C", metrics={"accuracy": 0.1})
     clear = CLEAR._replace(a="A", b="C")

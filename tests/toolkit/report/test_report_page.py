@@ -15,6 +15,7 @@ import unicodedata
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from report_runs import (
@@ -46,15 +47,15 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.evaluation.judge import ModelVerdict
 from soundingline.toolkit.llm.prices import Price
-from soundingline.toolkit.report import comparison_table, render, write_report
+from soundingline.toolkit.report import comparison_table, pairs_tables, render, write_report
 from soundingline.toolkit.report.agents import curves_section, steps_section
 from soundingline.toolkit.report.measures import (
     HIGHER,
     LOWER,
     NEITHER,
-    describe,
+    headline_first,
+    look_up_measure,
     number,
-    ordered,
     probability,
 )
 from soundingline.toolkit.report.page import Column, Table, TableEntry, plain_markdown
@@ -472,14 +473,14 @@ def test_a_small_p_value_is_never_zero():
     ],
 )
 def test_measures_are_known_by_name(name, digits, better, said):
-    measure = describe(name)
+    measure = look_up_measure(name)
     assert (measure.name, measure.digits, measure.better) == (name, digits, better)
     assert said in measure.definition
     assert "{" not in measure.definition
 
 
 def test_headline_measures_come_first_and_none_twice():
-    assert ordered(["zeta", "AP", "accuracy", "zeta", "AP"]) == ["accuracy", "AP", "zeta"]
+    assert headline_first(["zeta", "AP", "accuracy", "zeta", "AP"]) == ["accuracy", "AP", "zeta"]
 
 
 def test_counts_of_stages_are_shown_by_run_and_stage():
@@ -540,7 +541,7 @@ def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack
 def test_the_requested_measures_are_the_columns():
     table = comparison_table(six_runs(), measures=["AP", "nDCG@10"])
     headers = [str(column.header) for column in table.columns]
-    assert headers == ["unit", "retriever", "AP", "nDCG@10", "failed", "unjudged"]
+    assert headers == ["unit", "retriever", "AP", "nDCG@10"]
 
 
 @pytest.mark.parametrize("more", [False, True])
@@ -554,12 +555,93 @@ def test_runs_fit_eighty_columns_one_line_each_and_no_digit_is_cut(more):
     ]
     text = printed(comparison_table(runs, title="demo"))
     assert "…" not in text
-    lines = [line for line in text.splitlines() if "bm25_" in line]
+    lines = [line for line in text.splitlines() if "bm25_" in line and "0." in line]
     for line, run in zip(lines, runs, strict=True):
         assert f"{run.metrics['accuracy']:.3f}" in line
-        assert f"{run.counts['failed']}/100" in line
+    assert "Failed, and counted as wrong: 15 of 600 questions, over all runs" in text
     unnamed = [replace(run, factors={}) for run in runs]
     assert "demo-maxp-bm25_tuned" in printed(comparison_table(unnamed), width=120)
+
+
+def differing(run, baseline, rows, measure):
+    """The difference, its interval, p and mark as the terminal has them."""
+    row = next(row for row in rows if (row.measure, row.a) == (measure, run.name))
+    values = [each.per_question[measure] for each in (run, baseline)]
+    difference = fmean(values[0][qid] - values[1][qid] for qid in values[0])
+    mark = "" if row.p_holm > 0.05 else "▲" if difference > 0 else "▼"
+    sign = "+" if f"{abs(difference):.3f}" != "0.000" else ""
+    text = f"{mark}{difference:{sign}.3f} [{row.low:.3f}, {row.high:.3f}]".replace("-", "−")
+    return text, "<0.001" if row.p_holm < 0.001 else f"{row.p_holm:.3f}"
+
+
+def test_a_table_with_a_baseline_has_differences_with_interval_p_and_mark():
+    runs = six_runs()
+    runs[3] = replace(runs[3], counts={**runs[3].counts, "failed": 7})
+    baseline = runs[5]
+    rows = compare(runs, ["accuracy", "AP"], baseline.name, test="t", resamples=199)
+    text = printed(comparison_table(runs, rows, baseline=baseline.name))
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    titles = " ".join(" ".join(lines[:3]).split())
+    assert "difference in accuracy" in titles and "[95% interval]" in titles
+    marks = set()
+    for run in runs:
+        if run is not baseline:
+            text, p = differing(run, baseline, rows, "accuracy")
+            (line,) = (line for line in lines if text in line)
+            assert line.split()[-1] == p and f" {run.metrics['accuracy']:.3f} " in line
+            marks.add(text[0])
+    assert marks == {"▼", "−"}
+    own = next(line for line in lines if line.startswith("baseline"))
+    assert own.split()[-2:] == ["—", "—"]
+    assert "▲, ▼: significantly higher, lower than the baseline (p ≤ 0.05, Holm)." in lines
+    failed = " ".join("".join(f"{line.strip()} " for line in lines).split())
+    assert "20 of 600 questions, over all runs (" in failed and ", baseline 2)." in failed
+
+
+def test_two_runs_are_compared_in_their_table_and_several_by_pairs():
+    runs = [
+        replace(run, counts={**run.counts, "yes_no": 4, "yes_no_by_chance": 3})
+        for run in six_runs()
+    ]
+    two, three = [runs[0], runs[5]], runs[:3]
+    rows = paired(two, "accuracy")
+    text = printed(comparison_table(two, rows))
+    expected, p = differing(runs[5], runs[0], rows, "accuracy")
+    assert expected in text and expected[0] == "▲" and p in text
+    assert "Differences from document · bm25_default." in text
+    assert pairs_tables(two, rows) == []
+    # The guess rate.
+    assert "Yes/no questions: 4 of 100." in text and "accuracy 0.030 without" in " ".join(
+        text.split()
+    )
+    rows = paired(three, "accuracy")
+    assert "difference" not in printed(comparison_table(three, rows))
+    text = printed(*pairs_tables(three, rows))
+    for row in rows:
+        a, b = (next(run for run in three if run.name == name) for name in (row.a, row.b))
+        assert differing(a, b, [row], "accuracy")[0] in text
+    assert "▲, ▼: significantly higher, lower (p ≤ 0.05, Holm)." in text
+    assert pairs_tables(three) == []
+
+
+def test_names_break_between_words():
+    changes = [{}, {"agent": "closed_book_simulated"}, {"benchmark.remove_evidence": "True"}]
+    changes += [{"agent": "retrieve_then_read_with_a_name_of_its_own"}, {"retriever.k1": "0.9"}]
+    same = {"unit": "document", "agent": "keyword", "retriever": "bm25"}
+    runs = [
+        replace(run, factors={**same, **change})
+        for run, change in zip(six_runs(), changes, strict=False)
+    ]
+    rows = compare(runs, ["accuracy"], runs[0].name, test="t", resamples=99)
+    lines = printed(comparison_table(runs, rows, baseline=runs[0].name)).splitlines()
+    width = next(line.index("accuracy") for line in lines if line.startswith("run"))
+    names = [line[:width].strip() for line in lines[3:]]
+    parts = [
+        *("baseline", "agent=", "closed_book_simulated", "benchmark.remove_evidence=", "True"),
+        *("agent=retrieve_then_read_", "with_a_name_of_its_own", "retriever.k1=0.9"),
+    ]
+    assert names[: len(parts)] == parts
 
 
 def test_a_setting_that_a_run_does_not_change_has_the_value_of_its_configuration():
@@ -591,7 +673,7 @@ def test_labels_replace_factors_that_do_not_fit():
     assert headers[:2] == ["run", "accuracy"]
     text = "".join(printed(table).split())
     for run in runs:
-        assert f"{run.metrics['accuracy']:.3f}" in text and f"{run.counts['failed']}/100" in text
+        assert f"{run.metrics['accuracy']:.3f}" in text
     few = [replace(run, factors=dict(list(run.factors.items())[:2])) for run in runs[:2]]
     headers = [str(column.header) for column in comparison_table(few).columns]
     assert headers[:2] == ["agent", "llm"]
@@ -603,8 +685,8 @@ def test_given_measures_without_room_are_named_and_no_number_is_cut():
     text = printed(comparison_table(runs, measures=list(metrics)))
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
     assert "No room for R@" in text and "R@30: see the" in text
-    counts = [line.count(" 0.1235") for line in text.splitlines() if "/100" in line]
-    assert len(counts) == 6 and set(counts) == {6}
+    counts = [line.count(" 0.1235") for line in text.splitlines() if " 0.1" in line]
+    assert len(counts) == 6 and set(counts) == {9}
 
 
 def test_the_name_and_the_path_of_a_benchmark_are_shown_once():

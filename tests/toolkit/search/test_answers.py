@@ -20,7 +20,13 @@ from soundingline.toolkit.search.answers import (
     shown_texts,
 )
 from soundingline.toolkit.search.ranked_browsing import SNIPPETS
-from soundingline.toolkit.search.snippets import METHODS, QueryTerms, best_window, cut, first_match
+from soundingline.toolkit.search.snippets import (
+    METHODS,
+    QueryTerms,
+    best_window,
+    excerpt,
+    first_match,
+)
 from soundingline.toolkit.trajectory import Answer, RecordedCall
 
 KNOWN = ("d1", "d2", "12", "an id", "a_b", "x%y", "Foo [band]", "Rome, Italy", "100%")
@@ -352,7 +358,7 @@ def plain_window(query, text, characters):
     counted = [match for stem in rare for match in matches[stem]]
     counted = counted or [match for stem in stems for match in matches[stem]]
     counted.sort(key=lambda match: (match.start, match.end, stems.index(match.stem)))
-    best, shown, first = 0.0, cut(text, 0, characters), 0
+    best, shown, first = 0.0, excerpt(text, 0, characters), 0
     for last, match in enumerate(counted):
         while first < last and match.end - counted[first].start > characters:
             first += 1
@@ -360,7 +366,7 @@ def plain_window(query, text, characters):
         worth = sum(len(matches[stem]) ** -0.5 for stem in inside)
         if worth > best + 1e-9:
             start, best = counted[first].start, worth
-            shown = cut(text, start - max(0, characters - (match.end - start)) // 2, characters)
+            shown = excerpt(text, start - max(0, characters - (match.end - start)) // 2, characters)
     return shown
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 
 VERSION = 1  # of the generator: to be raised when the same settings give another world
-SETS_VERSION = 1  # of the questions that ask for documents, likewise
+SETS_VERSION = 1  # of the questions that ask for documents, to be raised in the same case
 SETS, SET_QUESTIONS = "sets", 100
 LINK_RATE = 0.5  # share of the references between pages that become links
 LINK_SEED = 1
@@ -127,6 +128,7 @@ class FictionalWorld(Benchmark):
         check_number("obfuscation", obfuscation, le=1)
         check_split(split)
         self.size, self.count, self.hops, self.clues = documents, count, hops, clues
+        self.document_count = documents
         self.seed, self.median_words, self.p90_words = seed, median_words, p90_words
         self.twins, self.obfuscation = float(twins), float(obfuscation)
         self.name, self.split, self.qids = name, split, qids
@@ -304,18 +306,16 @@ class FictionalWorld(Benchmark):
     def _set_maker(self) -> SetQuestionMaker:
         return SetQuestionMaker(self.world)
 
-    def __getattr__(self, name: str) -> Any:
-        # The attributes of the base class, which index building does not need, are made at the
-        # first use of any of them.
-        if name not in Benchmark.__annotations__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    @cached_property
+    def _judged_questions(self) -> Benchmark:
+        """The questions with all that is known of them, which index building does not need."""
         worded = self.worded_questions
         sets, chained = (worded, []) if self.asks_sets else ([], worded)
         documents = {each.qid: self._evidence(each) for each in worded}
         qrels = {"evidence": {qid: dict.fromkeys(docids, 1) for qid, docids in documents.items()}}
         if not self.asks_sets:
             qrels["gold"] = {each.qid: dict.fromkeys(self._gold(each), 1) for each in worded}
-        super().__init__(
+        return Benchmark(
             self.name,
             [Topic(each.qid, each.text) for each in worded],
             qrels,
@@ -324,10 +324,15 @@ class FictionalWorld(Benchmark):
             checklists={each.qid: each.checklist for each in sets},
             satisfaction={each.qid: Satisfaction(self._set_maker, each.question) for each in sets},
             needed_facts={each.qid: needed_facts(self.world, each.question) for each in chained},
-            corpus_share=self.corpus_share,
-            remove_evidence=self.remove_evidence,
         )
-        return getattr(self, name)
+
+    topics: Any = cached_property(attrgetter("_judged_questions.topics"))
+    qrels: Any = cached_property(attrgetter("_judged_questions.qrels"))
+    answers: Any = cached_property(attrgetter("_judged_questions.answers"))
+    targets: Any = cached_property(attrgetter("_judged_questions.targets"))
+    checklists: Any = cached_property(attrgetter("_judged_questions.checklists"))
+    satisfaction: Any = cached_property(attrgetter("_judged_questions.satisfaction"))
+    needed_facts: Any = cached_property(attrgetter("_judged_questions.needed_facts"))
 
 
 def _checked(

@@ -391,7 +391,7 @@ def clue_phrase(kind: str, clue: WorldClue, one_of: Callable[[tuple[str, str]], 
     return phrase.format(r=one_of(frames).format(low=clue.low, high=clue.high))
 
 
-def described(kind: str, noun: str, clues: Sequence[str], article: str = "") -> str:
+def entity_phrase(kind: str, noun: str, clues: Sequence[str], article: str = "") -> str:
     """`a river that ..., ... and ...`: an entity of the type `kind` with clues about it. The
     article is `a` or `an` by default."""
     article = article or ("an" if noun[0] in "aeiou" else "a")
@@ -463,7 +463,7 @@ class Wording:
             if clue.position == position
         ]
         article = "another" if self._repeated(position) else ""
-        return described(kind, self._nouns[position], clues, article)
+        return entity_phrase(kind, self._nouns[position], clues, article)
 
     def _inquiry(self, subject: str) -> str:
         question = self.question
@@ -679,7 +679,7 @@ def set_wording(question: SetQuestion, obfuscation: float, random: Random) -> st
             (exclusions if sort == "exclusion" else statements).append(statement)
         else:
             clues.append(clue_phrase(kind.name, requirement.clue, one_of))
-    description = described(kind.name, noun, clues)
+    description = entity_phrase(kind.name, noun, clues)
     sentences = [random.choice(PHRASES["sets"]).format(x=description)]
     sentences += [f"{capitalised(statement)}." for statement in statements]
     frames = PHRASES["exclusions"]

@@ -113,7 +113,7 @@ CAPACITY = len(SYLLABLES) ** 2 * len(ENDINGS)
 GIVEN_CAPACITY = len(SYLLABLES) * len(FINALS) * len(GIVEN_ENDINGS)
 
 
-def stem(number: int, twin: bool = False) -> str:
+def name_stem(number: int, twin: bool = False) -> str:
     """The stem of `number` (below `CAPACITY`), capitalised, or the stem of its twin."""
     number, ending = divmod(number, len(ENDINGS))
     second, first = divmod(number, len(SYLLABLES))
@@ -257,7 +257,7 @@ def attribute_of(kind: str, name: str, expected: type[Attribute] = Attribute) ->
     """The attribute `name` of the type `kind`. Raises `TypeError` if it is not an `expected`."""
     attribute = BY_NAME[kind].attributes[BY_NAME[kind].position(name)]
     if not isinstance(attribute, expected):
-        raise TypeError(f"{name} of a {kind} is no {expected.__name__}")
+        raise TypeError(f"{name} of a {kind} is not a {expected.__name__}")
     return attribute
 
 
@@ -388,11 +388,11 @@ class World:
         base = ordinal - twin
         if kind == "person":
             family, first = divmod(self._person(base), self._givens)
-            family_name = stem(self._scatter(CAPACITY - 1 - family), twin)
+            family_name = name_stem(self._scatter(CAPACITY - 1 - family), twin)
             return f"{given_name(self._given(first))} {family_name}"
         forms = BY_NAME[kind].forms
         form = forms[splitmix64(_keys(self.seed, kind, "form")[0] ^ base) % len(forms)]
-        return form.format(stem(self._scatter(self._stems[kind](base)), twin))
+        return form.format(name_stem(self._scatter(self._stems[kind](base)), twin))
 
     def short_name(self, entity: Entity) -> str:
         """The family name of a person, the full name of anything else."""

@@ -1,4 +1,6 @@
-"""What is fitted to judgements: re-rankers, and the probabilities of requirement scorers."""
+"""What is fitted to judgements: re-rankers, and the probabilities of requirement scorers.
+
+`docs/examples/train_reranker.py` trains a re-ranker, and `soundingline distill` a scorer."""
 
 from __future__ import annotations
 
@@ -14,14 +16,8 @@ from numpy.typing import NDArray
 
 from soundingline.agents.literature.scores import Calibration, logit
 from soundingline.experiments.config import Settings
-from soundingline.experiments.pipeline import build_pipeline
 from soundingline.experiments.recorded import recorded_benchmark
-from soundingline.pipelines.checkpoint import (
-    BODY,
-    T5,
-    Checkpoint,
-    positions,
-)
+from soundingline.pipelines.checkpoint import BODY, T5, Checkpoint, positions
 from soundingline.pipelines.device import Placement, choose_device, within_memory
 from soundingline.pipelines.rerank.cross_encoder import (
     CLASSIFIER,
@@ -31,16 +27,15 @@ from soundingline.pipelines.rerank.cross_encoder import (
 from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.pipelines.stage import Texts
-from soundingline.toolkit.console import Console, notify, print_next
+from soundingline.toolkit.console import Console, print_next
 from soundingline.toolkit.data import Qrels, parent
-from soundingline.toolkit.errors import InputError, check_int, check_number
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, give_usual_rights, write_json
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.trajectory import Trajectory, scored_documents
 
 Kind = Literal["monot5", "cross_encoder"]
-_RATES = {"monot5": 1e-4, "cross_encoder": 5e-5}
 _MAX_LENGTH = 512
 _ENCODER = BODY._replace(reader=CLASSIFIER.reader)
 
@@ -55,61 +50,6 @@ class Example(NamedTuple):
     def relevant(self) -> bool:
         """Whether the label is 0.5 or more."""
         return self.label >= 0.5
-
-
-def train(
-    settings: Settings,
-    folder: Path,
-    *,
-    start: Annotated[str, "the checkpoint to start from: a folder or a name on the hub"],
-    kind: Annotated[Kind, "the re-ranker (monot5)"] = "monot5",
-    held_out: Annotated[int, "first questions that are left out (0)"] = 0,
-    depth: Annotated[int, "candidates of a question (50)"] = 50,
-    steps: Annotated[int, "optimisation steps (300)"] = 300,
-    batch: Annotated[int, "examples of a step, even (24)"] = 24,
-    rate: Annotated[float | None, "learning rate (monot5: 1e-4, cross_encoder: 5e-5)"] = None,
-    seed: Annotated[int, "of the draw of the examples and of new weights (0)"] = 0,
-) -> None:
-    """Train a re-ranker on the judgements of a benchmark, and write its checkpoint to FOLDER.
-
-    The checkpoint is for `reranker=KIND reranker.model=FOLDER`. The examples are candidates of the
-    benchmark: the best `--depth` units that the pipeline (`retriever=`, `unit=`) ranks for each
-    question beyond the first `--held-out`, which are left for `benchmark.limit=`. `--start` names
-    the checkpoint to start from: `castorini/monot5-base-msmarco`; for a cross-encoder
-    `cross-encoder/ms-marco-MiniLM-L6-v2`, or any encoder, which is given a classifier. Training is
-    that of transformers (AdamW, a constant learning rate), on the first GPU if there is one.
-    Nothing is written before the checkpoint is complete.
-    """
-    if folder.exists():
-        raise InputError(
-            f"there is something at '{folder}'", do="name another folder, or remove it"
-        )
-    check_int("depth", depth, ge=2)
-    check_steps(steps, batch)
-    check_int("held_out", held_out, ge=0)
-    rate = _RATES[kind] if rate is None else rate
-    check_number("rate", rate)
-    built = build_pipeline(settings.config)
-    judged = built.benchmark.qrels.get("evidence", {})
-    topics = [topic for topic in built.benchmark.topics[held_out:] if judged.get(topic.qid)]
-    if not topics:
-        raise InputError(
-            f"no judged question is left beyond the first {held_out}", do="set fewer held_out"
-        )
-    questions = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in topics])
-    ranked = built.pipeline.transform(questions)
-    candidates = ranked.sort_values(["qid", "rank"]).groupby("qid", sort=False).head(depth)
-    learnt = examples(candidates, judged, built.prepared.store.texts)
-    network, tokenizer = load(kind, start, seed)
-    losses = fit(kind, network, tokenizer, learnt, steps=steps, batch=batch, rate=rate, seed=seed)
-    save_checkpoint(folder, network, tokenizer)
-    relevant = sum(example.relevant for example in learnt)
-    last = losses[-10:]
-    notify(
-        f"{len(topics)} questions, {relevant} relevant of {len(learnt)} candidates; loss "
-        f"{losses[0]:.2f} at first, {sum(last) / len(last):.2f} at last: '{folder}'"
-    )
-    print_next(f"soundingline rank with reranker={kind} reranker.model='{folder}'")
 
 
 def check_steps(steps: int, batch: int) -> None:
@@ -128,7 +68,7 @@ def save_checkpoint(folder: Path, network: Any, tokenizer: Any) -> None:
         give_usual_rights(unfinished)
 
 
-def examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
+def judged_examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
     """The examples of a ranking with `qid, query, docno`. A passage is judged as its document."""
     units = texts(candidates["docno"].tolist())
     rows = zip(candidates["qid"], candidates["query"], units, strict=True)
@@ -190,7 +130,7 @@ def fit(
         raise InputError(
             f"{len(by_label[0])} of {len(learnt)} candidates are relevant",
             valid="some that are, and some that are not",
-            do="take more questions (held_out) or candidates (depth)",
+            do="take more questions or candidates",
         )
     chance, device = random.Random(seed), choose_device()
     drawn = [chance.choice(by_label[number % 2]) for number in range(steps * batch)]
@@ -246,6 +186,50 @@ def _rows(
         }
         for each, example in zip(inputs, learnt, strict=True)
     ]
+
+
+def fit_probabilities(
+    probabilities: Sequence[float], met: Sequence[bool], method: str
+) -> dict[str, Any]:
+    """The parameters of `soundingline.agents.literature.scores.Calibration`: isotonic
+    regression (Zadrozny and Elkan, KDD 2002), Platt's logistic regression (1999) over the log-odds,
+    or the same without an intercept, which is temperature scaling (Guo et al., ICML 2017), all by
+    scikit-learn."""
+    labels = np.array(met, dtype=float)
+    if method == "isotonic":
+        model = import_optional("sklearn.isotonic").IsotonicRegression(
+            y_min=0.0, y_max=1.0, out_of_bounds="clip"
+        )
+        model.fit(np.array(probabilities), labels)
+        steps = {"x": model.X_thresholds_.tolist(), "y": model.y_thresholds_.tolist()}
+        return {"method": method, **steps}
+    odds: NDArray[np.float64] = np.array([[logit(value)] for value in probabilities])
+    model = import_optional("sklearn.linear_model").LogisticRegression(
+        C=1e6, fit_intercept=method == "platt"
+    )
+    model.fit(odds, labels)
+    return {
+        "method": method,
+        "slope": float(model.coef_[0, 0]),
+        "intercept": float(model.intercept_[0]) if method == "platt" else 0.0,
+    }
+
+
+def expected_calibration_error(
+    probabilities: Sequence[float], met: Sequence[bool], bins: int = 10
+) -> float:
+    """The expected calibration error (Guo et al., ICML 2017), 0 to 1: the mean difference between
+    probability and share over bins of equal width, weighted by their size."""
+    values, labels = np.asarray(probabilities, float), np.asarray(met, float)
+    places = np.minimum((values * bins).astype(int), bins - 1)
+    sums = np.bincount(places, values - labels, minlength=bins)
+    return float(np.abs(sums).sum() / len(values))
+
+
+def brier(probabilities: Sequence[float], met: Sequence[bool]) -> float:
+    """The Brier score: the mean squared difference of probability and outcome."""
+    pairs = zip(probabilities, met, strict=True)
+    return sum((value - label) ** 2 for value, label in pairs) / len(met)
 
 
 def calibrate(
@@ -310,45 +294,3 @@ def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[flo
         probabilities += newest.values()
         met += [docid in targets[trajectory.qid] for docid in newest]
     return probabilities, met
-
-
-def fit_probabilities(
-    probabilities: Sequence[float], met: Sequence[bool], method: str
-) -> dict[str, Any]:
-    """The parameters of `soundingline.agents.literature.scores.Calibration`: isotonic
-    regression (Zadrozny and Elkan, KDD 2002), Platt's logistic regression (1999) over the log-odds,
-    or the same without an intercept, which is temperature scaling (Guo et al., ICML 2017), all by
-    scikit-learn."""
-    labels = np.array(met, dtype=float)
-    if method == "isotonic":
-        model = import_optional("sklearn.isotonic").IsotonicRegression(
-            y_min=0.0, y_max=1.0, out_of_bounds="clip"
-        )
-        model.fit(np.array(probabilities), labels)
-        steps = {"x": model.X_thresholds_.tolist(), "y": model.y_thresholds_.tolist()}
-        return {"method": method, **steps}
-    odds: NDArray[np.float64] = np.array([[logit(value)] for value in probabilities])
-    model = import_optional("sklearn.linear_model").LogisticRegression(
-        C=1e6, fit_intercept=method == "platt"
-    )
-    model.fit(odds, labels)
-    return {
-        "method": method,
-        "slope": float(model.coef_[0, 0]),
-        "intercept": float(model.intercept_[0]) if method == "platt" else 0.0,
-    }
-
-
-def calibration_error(probabilities: Sequence[float], met: Sequence[bool], bins: int = 10) -> float:
-    """The expected calibration error (Guo et al., ICML 2017), 0 to 1: the mean difference between
-    probability and share over bins of equal width, weighted by their size."""
-    values, labels = np.asarray(probabilities, float), np.asarray(met, float)
-    places = np.minimum((values * bins).astype(int), bins - 1)
-    sums = np.bincount(places, values - labels, minlength=bins)
-    return float(np.abs(sums).sum() / len(values))
-
-
-def brier(probabilities: Sequence[float], met: Sequence[bool]) -> float:
-    """The Brier score: the mean squared difference of probability and outcome."""
-    pairs = zip(probabilities, met, strict=True)
-    return sum((value - label) ** 2 for value, label in pairs) / len(met)
