@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,12 @@ from support.needs import needs_real
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from report_runs import ASKED, AnyPassage, WithTexts, six_runs, traced, two_calls, two_rounds
-from test_report_page import FAILED, HOSTILE, hostile_run
+from test_report_comparison import tuned
+from test_report_page import FAILED, HOSTILE, hostile_run, side_by_side
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import render, write_report
+from soundingline.toolkit.report.tuning import render_tuning
 from soundingline.toolkit.trajectory import Answer
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -132,14 +135,15 @@ class Tab:
             assert time.monotonic() < end, f"waited for {expression}"
             time.sleep(0.02)
 
-    def size(self, width):
-        """Set the width of the window in pixels, and that the reader prefers light colours."""
+    def size(self, width, scheme="light", media="screen"):
+        """Set the width of the window in pixels, the colours that the reader prefers, and whether
+        the page is printed."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
         )
-        scheme = {"name": "prefers-color-scheme", "value": "light"}
-        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.ask("Emulation.setEmulatedMedia", media=media, features=features)
 
     def picture(self, path):
         """A PNG of what is seen."""
@@ -270,3 +274,128 @@ def test_a_report_on_runs_fits_the_window_and_is_cards_on_a_narrow_one(
     figures = "[...document.querySelectorAll('figure.wide')]"
     scrolled = browser.value(f"{figures}.map((f) => f.scrollWidth > f.clientWidth)")
     assert scrolled and set(scrolled) == {width < 600}
+
+
+SHOWN = (
+    "[...document.querySelectorAll('tbody tr:not([hidden]) th bdi')].map((cell) => cell.innerText)"
+)
+
+
+def choose(tab, field, value):
+    tab.value(
+        f"(() => {{ const field = document.getElementById('{field}');"
+        f"field.type === 'checkbox' ? field.checked = {json.dumps(value)}"
+        f" : field.value = {json.dumps(value)};"
+        "field.dispatchEvent(new Event('input')); })()"
+    )
+
+
+def test_two_runs_side_by_side_are_filtered_and_sorted_by_any_column(tab, tmp_path):
+    tab.open(side_by_side(tmp_path)[0])
+    tab.wait(f"{SHOWN}.length === 2")
+    choose(tab, "right-in", "A, not B")
+    assert tab.value(SHOWN) == ["7"]
+    choose(tab, "right-in", "")
+    choose(tab, "label-b", "failed")
+    assert tab.value(SHOWN) == ["8"]
+    choose(tab, "label-b", "")
+    columns = tab.value("[...document.querySelectorAll('#sort option')].map((one) => one.value)")
+    assert len(columns) == 12
+    # 17 tokens of question 7, and 0 of question 8.
+    choose(tab, "sort", "tokens A")
+    assert tab.value(SHOWN) == ["8", "7"]
+    choose(tab, "descending", True)
+    assert tab.value(SHOWN) == ["7", "8"]
+    # The titles sort as well, and a second time the other way round.
+    for expected in (["7", "8"], ["8", "7"]):
+        tab.value("document.querySelector('thead th').click()")
+        assert tab.value(SHOWN) == expected
+
+
+def test_unknown_values_come_last_in_both_directions(tab, tmp_path):
+    tab.open(traced(tmp_path / "run", two_calls(), FAILED) / "index.html")
+    tab.wait(f"{SHOWN}.length === 3")
+    choose(tab, "sort", "tokens of tool output")
+    assert tab.value(SHOWN) == ["8", "7", "9"]
+    choose(tab, "descending", True)
+    assert tab.value(SHOWN) == ["7", "8", "9"]
+
+
+# What stands before an entry on a narrow screen, and whether all of it is within the window.
+LABELS_SHOWN = """[...document.querySelectorAll('td[data-column]')].map((entry) => {
+  const [before, box] = [getComputedStyle(entry, '::before'), entry.getBoundingClientRect()];
+  return before.content.slice(1, -1) === entry.dataset.column && before.display !== 'none'
+    && box.right <= innerWidth;
+})"""
+
+
+WIDE = """[...document.querySelectorAll('main, main *')].filter((one) =>
+  one.scrollWidth > one.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(one).overflowX)
+).map((one) => one.outerHTML.slice(0, 99))"""
+
+
+def check_phone(browser, page):
+    browser.size(420)
+    browser.open(page)
+    browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert set(browser.value(LABELS_SHOWN)) == {True}
+    assert browser.value(WIDE) == []
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_traces_have_labelled_entries_on_a_phone_and_do_not_scroll(browser, tmp_path):
+    pages = [*traced(tmp_path / "run", two_rounds(), passages=AnyPassage()).glob("*.html")]
+    for page in [*pages, side_by_side(tmp_path)[0]]:
+        check_phone(browser, page)
+
+
+def test_a_tuning_has_labelled_entries_on_a_phone_and_does_not_scroll(browser, tmp_path):
+    settings = {"title": "T", "splits": ("dev", "test"), "cutoffs": [5]}
+    report = render_tuning(tuned("held_out"), **settings, manifest={"config": {"a": 1}})
+    check_phone(browser, write_report(tmp_path, report))
+    # Columns of one title are told apart.
+    row = "[...document.querySelector('#choices tbody tr').querySelectorAll('td')]"
+    labels = browser.value(f"{row}.map((one) => one.dataset.column)")
+    assert len(set(labels)) == len(labels) and "its value (dev)" in labels
+
+
+def test_figures_have_the_colours_of_a_dark_page(browser, tmp_path):
+    runs = six_runs()
+    rows = compare(runs, ["accuracy"], runs[0].name, test="t", resamples=99)
+    page = write_report(tmp_path, render(runs, rows, baseline=runs[0].name))
+    fills = """[...new Set([...document.querySelectorAll('.plot text')].map(
+      (text) => getComputedStyle(text).fill))]"""
+    ink = "getComputedStyle(document.body).color"
+    light = []
+    for scheme in ("light", "dark"):
+        browser.size(1400, scheme)
+        browser.open(page)
+        assert browser.value(fills) == [browser.value(ink)]
+        light.append(
+            browser.value("""(() => {
+          const canvas = document.createElement('canvas').getContext('2d');
+          return [...document.querySelectorAll('[style*="stroke: #"]')].map((one) => {
+            canvas.fillStyle = getComputedStyle(one).stroke;
+            canvas.fillRect(0, 0, 1, 1);
+            return Math.max(...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3));
+          });
+        })()""")
+        )
+    # Lines of a light page may be dark; on a dark one none is darker than its grid, but for the
+    # edges of markers, which have the colour of the page.
+    assert min(light[0]) < 48 and {value for value in light[1] if value < 48} == {27}
+
+
+def test_a_printed_report_has_no_column_of_single_letters(browser, tmp_path):
+    runs = [
+        replace(run, manifest={**run.manifest, "config": {f"key_{n}": {"setting": f"{run.name}-{n}"}
+                                                          for n in range(30)}})
+        for run in six_runs()
+    ]  # fmt: skip
+    browser.size(718, media="print")  # A4 at 96 pixels an inch, less margins of 1 cm
+    browser.open(write_report(tmp_path, render(runs)))
+    browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    narrow = """[...document.querySelectorAll('tbody :is(th, td)')].filter((cell) => cell.innerText.length > 8
+      && cell.getBoundingClientRect().width < 40).map((cell) => cell.innerText.slice(0, 40))"""
+    assert browser.value(narrow) == []
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")

@@ -239,64 +239,65 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
     if len(runs) != 2 or not (one_benchmark and all((path / PAGE).is_file() for path, _ in runs)):
         page.unlink(missing_ok=True)
         return None
-    rows = []
-    for qid in dict.fromkeys(
-        q for _, run in runs for row in run.per_question.values() for q in row
-    ):
-        item: dict[str, Any] = {"Question": TableEntry(qid)}
-        right: list[float | None] = []
-        for side, (path, run) in zip("AB", runs, strict=True):
-            values = {measure: row.get(qid) for measure, row in run.per_question.items()}
-            accuracy = values.get("accuracy")
-            right.append(accuracy)
-            kind = {1.0: "correct", 0.0: "wrong"}.get(-1.0 if accuracy is None else accuracy, "")
-            trace = path / PAGE.parent / f"1-{escape_qid(qid)}.html"
-            facts = _first_line(trace)
-            if facts:
-                item["Question"] = TableEntry(qid, sub=text_of(facts.get("asked")))
-            label = max(LABELS, key=lambda name: values.get(f"label_{name}") or 0.0)
-            item |= {
-                f"Verdict {side}": TableEntry(
-                    None if accuracy is None else kind or f"{accuracy:.0%} correct",
-                    kind=kind,
-                    sub=text_of(facts.get("answered")),
-                    link=quote(os.path.relpath(trace.resolve(), folder.resolve())) if facts else "",
-                ),
-                f"Label {side}": label.replace("_", " ") if values.get(f"label_{label}") else None,
-                f"recall opened {side}": values.get("recall_opened"),
-                f"calls {side}": number_of(facts.get("calls")),
-                f"tokens {side}": number_of(facts.get("tokens")),
-            }
-        item["Right in"] = _right_in(*right)
-        rows.append(item)
-    labels = [label.replace("_", " ") for label in LABELS]
-    found = {"Right in": dict.fromkeys(row["Right in"] for row in rows)}
-    for name in ("Label A", "Label B"):
-        found[name] = dict.fromkeys(one for one in labels if any(row[name] == one for row in rows))
+    base = folder.resolve()
+    sides = [
+        (side, run.name, quote(os.path.relpath((path / PAGE).resolve(), base)))
+        for side, (path, run) in zip("AB", runs, strict=True)
+    ]
+    rows, measures = [], [row for _, run in runs for row in run.per_question.values()]
+    for qid in dict.fromkeys(qid for row in measures for qid in row):
+        both = [_on_side(path, run, qid, base) for path, run in runs]
+        values = {
+            f"{name} {side}": value
+            for side, row in zip("AB", both, strict=True)
+            for name, value in row.items()
+        }
+        asked = next((row["asked"] for row in both if row["asked"]), "")
+        right = _right_in(*(row["accuracy"] for row in both))
+        rows.append({"Question": TableEntry(qid, sub=asked), "Right in": right, **values})
+    found = {
+        name: sorted({row[name] for row in rows} - {None})
+        for name in ("Right in", "Label A", "Label B")
+    }
+    numbers = {"recall opened": 2, "calls": 0, "tokens": 0}
     shown = [
         *texts("Question", "Right in", "Verdict A", "Verdict B", "Label A", "Label B"),
-        *(Column(f"recall opened {side}", form=decimals(2)) for side in "AB"),
         *(
-            Column(f"{name} {side}", form=decimals(0))
-            for name in ("calls", "tokens")
+            Column(f"{name} {side}", form=decimals(n))
+            for name, n in numbers.items()
             for side in "AB"
         ),
     ]
-    sides = [
-        (side, run.name, quote(os.path.relpath((path / PAGE).resolve(), folder.resolve())))
-        for side, (path, run) in zip("AB", runs, strict=True)
-    ]
-    subtitle = f"{len(rows):,} question{'' if len(rows) == 1 else 's'}"
-    values = _questions_page(
+    title, subtitle = (
         "Two runs side by side",
-        subtitle,
-        Table(shown, rows),
-        found,
-        sides=sides,
-        notice=notice_of(run for _, run in runs),
+        f"{len(rows):,} question{'' if len(rows) == 1 else 's'}",
     )
-    _write(page, _rendered(values))
+    more = {"sides": sides, "notice": notice_of(run for _, run in runs)}
+    _write(page, _rendered(_questions_page(title, subtitle, Table(shown, rows), found, **more)))
     return page
+
+
+def _on_side(path: Path, run: EvaluatedRun, qid: str, base: Path) -> dict[str, Any]:
+    """What the table of two runs has of a question in one of them, whose folder is `path`."""
+    values = {measure: row.get(qid) for measure, row in run.per_question.items()}
+    trace = path / PAGE.parent / f"1-{escape_qid(qid)}.html"
+    facts, accuracy = _first_line(trace), values.get("accuracy")
+    kind = "" if accuracy is None else {1.0: "correct", 0.0: "wrong"}.get(accuracy, "")
+    label = max(LABELS, key=lambda name: values.get(f"label_{name}") or 0.0)
+    return {
+        "accuracy": accuracy,
+        "asked": text_of(facts.get("asked")),
+        "Verdict": TableEntry(
+            None if accuracy is None else kind or f"{accuracy:.0%} correct",
+            kind=kind,
+            sub=text_of(facts.get("answered")),
+            link=quote(os.path.relpath(trace.resolve(), base)) if facts else "",
+        ),
+        "Label": label.replace("_", " ") if values.get(f"label_{label}") else None,
+        "recall opened": values.get("recall_opened"),
+        "calls": number_of(facts.get("calls")),
+        "tokens": number_of(facts.get("tokens")),
+    }
 
 
 def _right_in(a: float | None, b: float | None) -> str | None:
