@@ -779,7 +779,7 @@ def test_two_runs_are_shown_side_by_side_with_links_to_their_traces(tmp_path):
     written, runs = side_by_side(tmp_path)
     page = Page(written)
     head, *rows = page.rows()
-    first, second = (dict(zip(head, row, strict=True)) for row in rows)
+    first, second, third = (dict(zip(head, row, strict=True)) for row in rows)
     assert first == {
         "Question": "7 Who built the mill?", "Right in": "A, not B",
         "Verdict A": "correct Ada", "Verdict B": "wrong Eve",
@@ -788,6 +788,7 @@ def test_two_runs_are_shown_side_by_side_with_links_to_their_traces(tmp_path):
         "calls A": "2", "calls B": "2", "tokens A": "17", "tokens B": "17",
     }  # fmt: skip
     assert (second["Right in"], second["Label A"], second["calls B"]) == ("neither", "failed", "0")
+    assert (third["Question"], third["calls A"]) == ("9", "—")
     assert page.attributes("href", tag="a") == [
         "../a/traces/index.html", "../b/traces/index.html",
         "../a/traces/1-7.html", "../b/traces/1-7.html",
