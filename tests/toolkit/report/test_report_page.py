@@ -848,6 +848,14 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
         assert [link["href"] for link in links] == [f"#call-{call}" for call in calls]
 
 
+def test_a_page_leaves_out_what_it_does_not_have(tmp_path):
+    unjudged = SmallBenchmark([Topic("7", "Who built the mill?")], {}, {})
+    page = Page(traced(tmp_path / "run", two_calls(), benchmark=unjudged) / "1-7.html")
+    text = page.texts("main")[0]
+    assert {"Accepted answers", "Verdict"}.isdisjoint(page.texts("h3"))
+    assert "No judged evidence" not in text and "Answer of the agent" in text
+
+
 def test_links_within_a_page_have_their_targets(tmp_path):
     page = Page(traced(tmp_path / "run", two_rounds(), passages=AnyPassage()) / "1-7.html")
     targets, links = page.attributes("id"), page.attributes("href", tag="a")
