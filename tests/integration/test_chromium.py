@@ -28,6 +28,7 @@ from test_report_page import FAILED, HOSTILE, hostile_run, side_by_side
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import render, write_report
+from soundingline.toolkit.report.page import COLOURS
 from soundingline.toolkit.report.tuning import render_tuning
 from soundingline.toolkit.trajectory import Answer
 
@@ -350,31 +351,42 @@ def test_a_tuning_has_labelled_entries_on_a_phone_and_does_not_scroll(browser, t
     assert len(set(labels)) == len(labels) and "its value (dev)" in labels
 
 
+def luminance(colour):
+    """The relative luminance of WCAG 2.2 of red, green and blue from 0 to 255."""
+    parts = [part / 255 for part in colour]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+PAINTED = """((colour, what) => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  return [...document.querySelectorAll(`.plot [style*="${what}: ${colour}"]`)].map((one) => {
+    canvas.fillStyle = getComputedStyle(one)[what];
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+  });
+})"""
+
+
 def test_figures_have_the_colours_of_a_dark_page(browser, tmp_path):
     runs = six_runs()
     rows = compare(runs, ["accuracy"], runs[0].name, test="t", resamples=99)
     page = write_report(tmp_path, render(runs, rows, baseline=runs[0].name))
-    fills = """[...new Set([...document.querySelectorAll('.plot text')].map(
-      (text) => getComputedStyle(text).fill))]"""
-    ink = "getComputedStyle(document.body).color"
-    light = []
+    fills = "[...new Set([...document.querySelectorAll('.plot text')].map("
+    fills += "(text) => getComputedStyle(text).fill))]"
     for scheme in ("light", "dark"):
         browser.size(1400, scheme)
         browser.open(page)
-        assert browser.value(fills) == [browser.value(ink)]
-        light.append(
-            browser.value("""(() => {
-          const canvas = document.createElement('canvas').getContext('2d');
-          return [...document.querySelectorAll('[style*="stroke: #"]')].map((one) => {
-            canvas.fillStyle = getComputedStyle(one).stroke;
-            canvas.fillRect(0, 0, 1, 1);
-            return Math.max(...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3));
-          });
-        })()""")
-        )
-    # Lines of a light page may be dark; on a dark one none is darker than its grid, but for the
-    # edges of markers, which have the colour of the page.
-    assert min(light[0]) < 48 and {value for value in light[1] if value < 48} == {27}
+        assert browser.value(fills) == [browser.value("getComputedStyle(document.body).color")]
+    # The contrast that WCAG 2.2 asks of text, against the dark page.
+    paper = [int(part) for part in browser.value(
+        "getComputedStyle(document.body).backgroundColor").strip("rgb()").split(",")]  # fmt: skip
+    assert luminance(paper) < 0.01
+    for colour in COLOURS[: len(runs)]:
+        for what in ("fill", "stroke"):
+            painted = browser.value(f"{PAINTED}('{colour}', '{what}')")
+            lowest = min(luminance(each) for each in painted)
+            assert (lowest + 0.05) / (luminance(paper) + 0.05) >= 4.5
 
 
 def test_a_printed_report_has_no_column_of_single_letters(browser, tmp_path):

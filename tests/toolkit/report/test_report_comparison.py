@@ -911,13 +911,14 @@ def test_panels_that_hold_only_zeros_are_left_out_and_their_tables_stay():
         replace(run, per_question={**run.per_question, "read_calls": {"q0": 0.0, "q1": 0.0}})
         for run in six_runs()[:2]
     )
-    per = {**second.per_question, "AP": first.per_question["AP"]}
+    per = {**second.per_question, "nDCG@10": first.per_question["nDCG@10"]}
     unexposed = {"macro": 0.0, "micro": 0.0, "documents": 0.0}
     nothing = {"evidence": dict.fromkeys(first.funnel["evidence"], unexposed)}
     runs = [first, replace(second, per_question=per, funnel=nothing)]
-    made = render(runs, paired(runs, "accuracy", "AP"), primary="accuracy")
-    assert "difference in accuracy" in made.html and "difference in AP" not in made.html
-    assert "Paired differences on AP" in made.html
+    rows = compare(runs, ["accuracy", "nDCG@10"], runs[0].name, test="t", resamples=99)
+    made = render(runs, rows, baseline=runs[0].name, primary="accuracy")
+    assert "difference in accuracy" in made.html and "difference in nDCG@10" not in made.html
+    assert "Paired differences on nDCG@10" in made.html
     assert "Search calls per question" in made.html
     assert "Read calls per question" not in made.html and "read calls" in made.html
     assert made.html.count("Evidence funnel of") == 1
