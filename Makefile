@@ -115,7 +115,7 @@ real-clusters: $(RAY) $(DEBIAN)
 real-opensearch: $(ANSERINI) $(DEBIAN)
 	SOUNDINGLINE_REAL=opensearch $(PYTEST) tests/integration/test_opensearch.py
 
-real-peers: $(DEV) $(DEBIAN)
+real-peers: $(DEV) $(DOCS) $(VENV)/types $(DEBIAN)
 	tests/integration/environments/peers.sh $(BIN)/python
 
 real-terrier: $(ANSERINI)
