@@ -188,8 +188,8 @@ def test_an_experiment_that_is_a_sweep_needs_no_name_and_no_flag(entry, tmp_path
     assert entry("rank", *given) == 0
     assert sys.argv == before
     (sweep,) = Path("runs").iterdir()
-    assert sweep.name.startswith("sweep-")
-    assert sorted(path.parent.name.split("-")[1] for path in sweep.glob("*/metrics.json")) == [
+    assert sweep.name.startswith("fictional-")
+    assert sorted(path.parent.name.split("-")[0] for path in sweep.glob("*/metrics.json")) == [
         "document",
         "maxp",
     ]
