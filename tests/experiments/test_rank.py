@@ -519,10 +519,10 @@ def test_answers_in_rewritten_queries_are_counted_where_the_question_lacks_them(
     assert json.loads(questions.read_text())["rewrites_with_answer"] == expected
     metrics = tmp_path / "runs/a/metrics.json"
     assert "phrases_with_answer" not in metrics.read_text()
-    if command == "run":
-        for path in (questions, metrics):
-            path.unlink()
-        assert entry("evaluate", "runs/a") == 0
+    again = ("evaluate", "runs/a") if command == "run" else ("rank", *options, *rewriter, "name=a")
+    for path in (questions, metrics):
+        path.unlink()
+    assert entry(*again) == 0
     assert json.loads(metrics.read_text())["rewrites_with_answer"] == 0.5
     assert "rewrites_with_answer" not in (tmp_path / "runs/b/metrics.json").read_text()
     assert entry("compare", "runs/a", "runs/b", "name=c") == 0
