@@ -4,16 +4,17 @@ most, and what is checked after its first questions."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.preflight.agent import check_prompt
 from soundingline.experiments.preflight.collection import check_collection
 from soundingline.experiments.preflight.findings import (
+    Check,
     CheckReport,
     Finding,
     print_findings,
@@ -36,15 +37,6 @@ from soundingline.toolkit.llm.messages import ChatModel
 __all__ = ["check_before"]
 
 SECONDS, REQUESTS = 60.0, 20  # of all checks together
-
-
-class Check(NamedTuple):
-    """A part to check: its name in the report, what identifies it (empty: it is checked in each
-    cell of a sweep), and what checks it in so many seconds."""
-
-    name: str
-    key: str
-    find: Callable[[float], list[Finding]]
 
 
 def check_before(

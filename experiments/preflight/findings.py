@@ -1,8 +1,8 @@
-"""What a check before a run finds: its lines, its report, and the end of a run with a fault."""
+"""The parts of a check before a run, what each finds, and the report of all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from soundingline.toolkit.console import Console
@@ -22,6 +22,15 @@ class Finding(NamedTuple):
     level: Literal["fault", "note"]
     message: str
     do: str = ""
+
+
+class Check(NamedTuple):
+    """A part to check: its name in the report, what identifies it (empty: it is checked in each
+    cell of a sweep), and what checks it in so many seconds."""
+
+    name: str
+    key: str
+    find: Callable[[float], list[Finding]]
 
 
 class CheckReport(NamedTuple):

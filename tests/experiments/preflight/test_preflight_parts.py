@@ -7,9 +7,9 @@ import pytest
 
 from soundingline.agents.prompt import load_prompt
 from soundingline.experiments import preflight
-from soundingline.experiments.preflight import Check, run_checks
+from soundingline.experiments.preflight import run_checks
 from soundingline.experiments.preflight.agent import check_first_questions, check_prompt
-from soundingline.experiments.preflight.findings import Finding
+from soundingline.experiments.preflight.findings import Check, Finding
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
 
