@@ -100,7 +100,7 @@ def checks_of(
 
 
 def machine_findings(this: Components, settings: Settings) -> list[Finding]:
-    """What the machine lacks for a run."""
+    """What is missing on the machine for a run."""
     paths, built, values = settings.config.paths, this.built, plain_values(settings.config)
     questions = len(built.benchmark.topics)
     rollouts = questions * len(this.agents)

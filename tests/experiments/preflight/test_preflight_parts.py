@@ -115,6 +115,13 @@ def test_an_accuracy_of_0_is_a_note_with_its_probability(number, probability):
     (found,) = first(wrong, number, accepted=accepted)
     assert found.level == "note" and f"probability of {probability} at" in found.message
     assert first(wrong, number, accepted={}) == []
+    (published,) = check_first_questions(
+        [wrong(replace(GOOD, qid=f"q{each}")) for each in range(5)],
+        ACCEPTED,
+        calls_tools=True,
+        expected=0.5,
+    )
+    assert "a probability of 0.03 at an accuracy of 0.5" in published.message  # 1/32
 
 
 def noted(name, key="", level="note"):
