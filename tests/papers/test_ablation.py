@@ -1,6 +1,5 @@
 """The headline ablation, and the laptop form of every experiment."""
 
-import json
 import re
 from pathlib import Path
 
@@ -194,7 +193,9 @@ def test_the_laptop_form_runs(experiment, capsys):
     capsys.readouterr()
     code = run_entry("compare", "--published", str(sweep))
     out = capsys.readouterr()
-    open("/tmp/forms/xx","a").write(f"XX {experiment} {called} {asks} {[c['agent'].get('reader') for c in configs if c.get('agent')]} {(sweep/'report.html').exists()} {len(results)} {code} {'not evidence on the paper' in ' '.join(out.out.split())} {out.err}\n")
+    open("/tmp/forms/xx", "a").write(
+        f"XX {experiment} {called} {asks} {[c['agent'].get('reader') for c in configs if c.get('agent')]} {(sweep / 'report.html').exists()} {len(results)} {code} {'not evidence on the paper' in ' '.join(out.out.split())} {out.err}\n"
+    )
 
 
 @pytest.mark.parametrize(
