@@ -176,8 +176,8 @@ def test_the_table_of_results_has_the_varied_factors_every_metric_and_denominato
         for measure, digits in (("accuracy", 3), ("recall_cited", 3), ("AP", 4), ("nDCG@10", 4)):
             value = f"{run.metrics[measure]:.{digits}f}"
             assert value in six.html and value in six.markdown
-            if measure in header:
-                assert value in row[header.index(measure)]
+        for measure, digits in (("accuracy", 3), ("recall_cited", 3)):
+            assert f"{run.metrics[measure]:.{digits}f}" in row[header.index(measure)]
     place = header.index("failed")
     assert header[place - 1] == "accuracy"
     assert [row[place] for row in rows] == ["3 of 100"] * 3 + ["2 of 100"] * 3
@@ -590,12 +590,11 @@ def test_a_table_with_a_baseline_has_differences_with_interval_p_and_mark():
     titles = " ".join(" ".join(lines[:3]).split())
     assert "difference in accuracy" in titles and "[95% interval]" in titles
     marks = set()
-    for run in runs:
-        if run is not baseline:
-            text, p = differing(run, baseline, rows, "accuracy")
-            (line,) = (line for line in lines if text in line)
-            assert line.split()[-1] == p and f" {run.metrics['accuracy']:.3f} " in line
-            marks.add(text[0])
+    for run in runs[:5]:
+        text, p = differing(run, baseline, rows, "accuracy")
+        (line,) = (line for line in lines if text in line)
+        assert line.split()[-1] == p and f" {run.metrics['accuracy']:.3f} " in line
+        marks.add(text[0])
     assert marks == {"▼", "−"}
     own = next(line for line in lines if line.startswith("baseline"))
     assert own.split()[-2:] == ["—", "—"]
