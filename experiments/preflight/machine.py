@@ -75,7 +75,7 @@ def gpus() -> list[Memory]:
 
 def loaded_models(config: Mapping[str, Any]) -> list[Model]:
     """The models of a configuration that its run loads on this machine, each once. Those of servers
-    that run already, here or at the end of a tunnel, are left out."""
+    that run already, here or elsewhere, are left out."""
     models = models_of(config).items()
     loaded = [model for group, model in models if not config[group].get("base_url")]
     return list({model.name: model for model in loaded if model.gigabytes}.values())
