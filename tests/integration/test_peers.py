@@ -367,7 +367,7 @@ def test_the_code_of_the_quickstart_runs_in_a_notebook(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     *_, again, evaluated = json.loads(done.stdout)
-    assert again.endswith("6") and evaluated.endswith("6")
+    assert again.endswith("20") and evaluated.endswith("20")
 
 
 # Exports, read by the programs that they are for.
@@ -579,7 +579,9 @@ def test_optuna_optimises_what_a_ranking_returns(tmp_path):
         run(*command, "--config-dir", "own", "experiment=optimised", cwd=tmp_path)
         values = [
             cell.metrics["R@100"]
-            for cell in load_runs(sorted(tmp_path.glob("runs/s/*-document-*")))
+            for cell in load_runs(
+                sorted(path.parent for path in tmp_path.glob("runs/s/*/metrics.json"))
+            )
         ]
         assert len(values) == 2 * start
         found = yaml.safe_load((tmp_path / "runs/s/optimization_results.yaml").read_text())
