@@ -53,11 +53,11 @@ from soundingline.experiments.sweep import (
     SweepRefused,
     SweepStart,
     check_name,
-    composed_cells,
     end_sweep,
     is_first,
     optimized_value,
     recorded_cell,
+    settings_of_cells,
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
@@ -567,7 +567,7 @@ def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser)
     search = [f"file://{Path(folder).resolve()}"] if folder else []
     words = parser.overrides(flags.overrides)
     if name in CHECKS and not flags.cfg:
-        _task(name)(composed_cells(words, search))
+        _task(name)(settings_of_cells(words, search))
         return 0
     settings = Settings.compose(words, search)
     if flags.cfg:

@@ -211,7 +211,7 @@ def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
         return []
 
 
-def composed_cells(words: Sequence[str], search_path: Sequence[str] = ()) -> list[Settings]:
+def settings_of_cells(words: Sequence[str], search_path: Sequence[str] = ()) -> list[Settings]:
     """The settings of each cell that `soundingline run` makes of these words: of one cell where
     they start no sweep, and of the first one of a sweeper that chooses cells as it goes."""
     check_choices(words)

@@ -417,12 +417,12 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 
 
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
-# with the table in docs/results.md.
+# with the table in CONTRIBUTING.md.
 SIZES = {
-    "toolkit": (92, 27_500),
-    "pipelines": (65, 17_950),
+    "toolkit": (92, 27_850),
+    "pipelines": (65, 18_050),
     "agents": (17, 4_600),
-    "experiments": (45, 12_750),
+    "experiments": (45, 12_850),
 }
 
 

@@ -33,6 +33,7 @@ from soundingline.experiments.run_context import Components, RunContext
 from soundingline.toolkit.files import fingerprint, read_json, write_json
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel
+from soundingline.toolkit.llm.openai import RecordedChat
 
 __all__ = ["check_before"]
 
@@ -66,7 +67,8 @@ def check_before(
 def checks_of(
     this: Components, context: RunContext, settings: Settings, model: ChatModel | None
 ) -> Iterator[Check]:
-    """The parts of a run that are checked, those that cost nothing first."""
+    """The parts of a run that are checked, those that cost nothing first. A model of recorded
+    replies has none for the requests of a check."""
     yield Check("machine", "", lambda seconds: machine_findings(this, settings))
     built, config = this.built, settings.config
     retriever = getattr(built.parts.get("retriever"), "fingerprint", "")
@@ -85,7 +87,7 @@ def checks_of(
         specs, opening = episode.specs(), episode.messages
         check = partial(check_prompt, agent.texts, specs, opening)
         yield Check("prompt", "", lambda seconds: check())
-    if model is not None and this.llm is not None:
+    if model is not None and this.llm is not None and not isinstance(this.llm, RecordedChat):
         tools = bool(specs)
         forced = bool(getattr(agent, "first_call", None)) or getattr(agent, "query", "") == "model"
         probe = partial(check_server, model, this.llm, context.ledger, budget=this.budget)
@@ -94,8 +96,10 @@ def checks_of(
         key = server_key(this.llm, tools, forced, this.budget, size)
         yield Check("server", key, lambda seconds: probe(seconds=seconds))
     for group, (blocking, llm) in this.built.stages.models.items():
+        if isinstance(llm, RecordedChat):
+            continue
         yield Check("server", server_key(llm, group), partial(check_text_model, blocking, group))
-    if asks_model:
+    if asks_model and not isinstance(this.judge.llm, RecordedChat):
         yield judge
 
 

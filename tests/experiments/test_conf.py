@@ -50,6 +50,8 @@ ALONE |= {(f"{each}Agent", "queries") for each in ("Chat", "ClosedBook", "Rag", 
 ALONE |= {("ClosedBookAgent", each) for each in ("remind", "first_call", "resample")}
 ALONE |= {("SearchR1Agent", each) for each in ("remind", "first_call", "resample")}
 ALONE |= {("RagAgent", each) for each in ("first_call", "resample")}  # its first call is a search
+# Groups of which a run may have no part.
+ABSENT = ("enrichment", "reranker", "rewriter")
 # Values that an option leaves to its user.
 NEEDED = {
     ("benchmark", "beir"): ["benchmark.path=PATH"],
@@ -80,13 +82,21 @@ def test_option_composes_fits_its_target_and_lists_every_setting(group, option, 
         overrides += [item.replace("PATH", str(beir)) for item in NEEDED[group, option]]
     config = compose("config", overrides=overrides)
     leaf = option_of(config, group)
-    if target := leaf.get("_target_"):
-        check_option(leaf)
-        parameters = inspect.signature(get_object(target)).parameters.values()
-        settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
-        name = target.rpartition(".")[2]
-        assert {each for each in settings if (name, each) not in ALONE} <= set(leaf)
-        assert group != "reranker" or "depth" in config[group]
+    assert [each for each in settings_of(leaf) if each not in leaf] == []
+    plain = group == "placement" or (group in ABSENT and option == "none")
+    assert ("_target_" in leaf) == (not plain)
+    assert group != "reranker" or option == "none" or "depth" in config[group]
+
+
+def settings_of(leaf):
+    """The arguments that an option lists, whose values fit its target."""
+    if not (target := leaf.get("_target_")):
+        return set()
+    check_option(leaf)
+    parameters = inspect.signature(get_object(target)).parameters.values()
+    settings = {p.name for p in parameters if is_setting(p.annotation) and p.name not in GIVEN}
+    name = target.rpartition(".")[2]
+    return {each for each in settings if (name, each) not in ALONE}
 
 
 @cache
@@ -113,10 +123,10 @@ def test_experiment_composes_and_tells_folders_without_a_name_apart(experiment):
     for key, values in (config.hydra.sweeper.params or {}).items():
         for value in str(values).split(",") if key in GROUPS else ():
             assert compose("config", overrides=[*named, f"{key}={value}"])[key]
-    if "/" in experiment and "benchmarks" not in (config.hydra.sweeper.axes or {}):
-        # Else the cells of two collections would be in one folder, except if they are meant to.
-        folder = ("benchmark=beir", "benchmark.path=/data/mine")
-        assert Settings.compose([*named, *folder]).config.name.endswith("-mine")
+    # The cells of two collections are in one folder only where they are meant to be.
+    folder = ("benchmark=beir", "benchmark.path=/data/mine")
+    apart = "/" in experiment and "benchmarks" not in (config.hydra.sweeper.axes or {})
+    assert Settings.compose([*named, *folder]).config.name.endswith("-mine") == apart
 
 
 @pytest.mark.parametrize(
@@ -217,7 +227,9 @@ TOOL_FORMS = [
 # The tools that a prompt can be about, which are no words of an English sentence.
 TERMS = ("read_search_results", "read_document", "get_document", "expand", "search_id")
 TERMS += ("reason", "offset", "limit")
-NEEDED_TOOLS = {  # of agents that do not fit all
+AGENTS = [name for group, name in OPTIONS if group == "agent"]
+NEEDED_TOOLS = {  # most agents fit all
+    **{name: set(TOOL_FORMS) for name in AGENTS},
     "pi_serini": {"ranked_browsing", "pi_serini"},
     "chat": {"ranked_browsing", "pi_serini"},
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},
@@ -243,7 +255,6 @@ SAID_OF = {
 }
 # Agents whose option says what its prompt tells of queries.
 COMPOSED = {"neutral", "chat_list"}
-AGENTS = [name for group, name in OPTIONS if group == "agent"]
 FORMS = [(agent, "neutral", "lexical") for agent in AGENTS]
 FORMS += [(agent, "matched", kind) for agent in sorted(COMPOSED) for kind in SAID_OF]
 
@@ -253,7 +264,9 @@ def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent, queri
     """Every agent with every tool: either they are refused, or each term is in the schemas."""
     option = compose("config", overrides=[f"agent={agent}"]).agent
     made = make(OmegaConf.merge(option, {"queries": queries}) if agent in COMPOSED else option)
-    said = SAID_OF[matching] if queries == "matched" else ""
+    # The prompt of Pi-Serini's paper says that words are matched.
+    papers = agent in ("pi_serini", "chat")
+    said = SAID_OF[matching if queries == "matched" else "lexical" if papers else "unknown"]
     fitting = set()
     for form in TOOL_FORMS:
         tool = opened_tool(form, matching)
@@ -269,12 +282,13 @@ def test_a_prompt_names_only_the_tools_and_arguments_of_the_session(agent, queri
         known = set(specs).union(*specs.values())
         assert {term for term in TERMS if re.search(rf"\b{term}\b", text)} <= known, form
         assert "{tools}" not in text and "{queries}" not in text
-        if agent not in ("pi_serini", "chat"):  # the paper's, which says that words are matched
-            assert re.findall(r"matched by \w+", text) == [said] * bool(said)
-    assert fitting == NEEDED_TOOLS.get(agent, set(TOOL_FORMS))
+        assert re.findall(r"matched by \w+", text) == [said] * bool(said)
+    assert fitting == NEEDED_TOOLS[agent]
 
 
-MATCHING = {
+RETRIEVERS = [name for group, name in OPTIONS if group == "retriever"]
+MATCHING = {  # most match words
+    **dict.fromkeys(RETRIEVERS, "lexical"),
     **dict.fromkeys(("minilm", "dense", "colbertv2", "splade", "sparta", "repllama"), "learned"),
     **dict.fromkeys(("splade_cocondenser", "e5_base", "agentir_4b"), "learned"),
     **dict.fromkeys(("qwen3_embedding_0.6b", "qwen3_embedding_8b"), "learned"),
@@ -284,14 +298,14 @@ MATCHING = {
 }
 
 
-@pytest.mark.parametrize("option", [name for group, name in OPTIONS if group == "retriever"])
+@pytest.mark.parametrize("option", RETRIEVERS)
 def test_a_retriever_says_how_it_matches_queries(option, beir):
     (beir / "chosen.yaml").write_text("k1: 1.0\nb: 0.4\n", encoding="utf-8")
     words = [item.replace("PATH", str(beir)) for item in NEEDED.get(("retriever", option), ())]
     words.append("retriever@retriever.base=bm25_tuned" if option == "oracle" else "unit=document")
     composed = compose("config", overrides=[f"retriever={option}", *words]).retriever
     made = make(composed)
-    assert matching_of(made) == MATCHING.get(option, "lexical")
+    assert matching_of(made) == MATCHING[option]
     assert retriever_kind(plain_values(composed, resolve=False)) == matching_of(made)
     assert matching_of(made >> made) == matching_of(None) == "unknown"
     assert matching_of(ReciprocalRankFusion(BM25(), BM25())) == "lexical"

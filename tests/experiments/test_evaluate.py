@@ -59,7 +59,8 @@ def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(entry, tmp_path):
     head, *rows = lines(verdict_file())
     assert {"judge", "model", "prompt", "settings", "reference"} <= set(head)
     assert head["model"] == "scripted" and head["settings"]["seed"] == 7
-    assert sum(row["usage"].get("input_tokens", 0) for row in rows) == 50 * asked
+    paid = sum((Counter(row["usage"]) for row in rows), Counter())
+    assert paid["input_tokens"] == 50 * asked
     right = sum(row["correct"] for row in rows)
     assert contents("runs/k/metrics.json")["accuracy"] == pytest.approx(right / 6)
     assert entry("evaluate", *judge) == 0
@@ -359,17 +360,15 @@ def test_a_command_makes_each_of_its_objects_once(entry, monkeypatch):
     monkeypatch.setattr(build, "instantiate", counted)
     grid = ("grid.k1=[0.5,1.5]", "grid.b=[0.5]", "tuning.folds=2", "tuning.references=[[0.9,0.4]]")
     commands = [
-        ("run", *TINY, *MODEL, *JUDGE[1:], "rewriter=q2q", "name=x"),
-        ("rank", *TINY, "name=r"),
-        ("evaluate", *JUDGE, "runs/x"),
-        ("judge", *JUDGE, "runs/x"),
-        ("replay", "runs/x"),
-        ("tune", *TINY, "benchmark.questions=12", *grid, "name=t"),
+        (("run", *TINY, *MODEL, *JUDGE[1:], "rewriter=q2q", "name=x"), {"llm": 2}),
+        (("rank", *TINY, "name=r"), {}),
+        (("evaluate", *JUDGE, "runs/x"), {}),
+        (("judge", *JUDGE, "runs/x"), {}),
+        (("replay", "runs/x"), {}),
+        (("tune", *TINY, "benchmark.questions=12", *grid, "name=t"), {"benchmark": 2}),
     ]
-    several = {"run": {"llm": 2}, "tune": {"benchmark": 2}}
-    for command in commands:
+    for command, several in commands:
         made.clear()
         assert entry(*command) == 0
         assert made["budget"] == 1
-        again = {name: count for name, count in made.items() if count > 1}
-        assert again == several.get(command[0], {}), command
+        assert {name: count for name, count in made.items() if count > 1} == several, command

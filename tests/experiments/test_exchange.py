@@ -4,6 +4,7 @@ the files that changes a published figure."""
 import json
 import re
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import get_args
 
@@ -222,17 +223,17 @@ def test_a_run_is_exported_as_both_files_of_trec_rag(working, capsys):
     """By the rules of validation in the organizers' guidelines."""
     out = exported(working, "trec_rag", "team=ours")
     trajectories = {row.qid: row for row in RunFolder(working / "runs/demo").trajectories()}
-    ranked = {}
+    ranked = defaultdict(list)
     for line in (out / "r_output_trec_rag_2026.tsv").read_text().splitlines():
         qid, q0, docid, rank, score, run = line.split()
-        previous = ranked.setdefault(qid, [])
+        previous = ranked[qid]
         assert q0 == "Q0" and int(rank) == len(previous) + 1 and run
         assert not previous or float(score) <= previous[-1][1]
         previous.append((docid, float(score)))
     for qid, row in trajectories.items():
-        read = [*row.tiers.get("cited", ()), *row.tiers.get("opened", ())]
-        docids = {docid for docid, _ in ranked.get(qid, ())}
-        assert docids == set(read or row.tiers.get("previewed", ()))
+        tiers = defaultdict(tuple, row.tiers)
+        read = [*tiers["cited"], *tiers["opened"]]
+        assert {docid for docid, _ in ranked[qid]} == set(read or tiers["previewed"])
     lines = (out / "rag_output_trec_rag_2026.jsonl").read_text().splitlines()
     rows = {row["metadata"]["narrative_id"]: row for row in map(json.loads, lines)}
     assert rows.keys() == trajectories.keys() and len(lines) == len(rows)

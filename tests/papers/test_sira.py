@@ -110,12 +110,10 @@ def test_table_2_has_the_paper_s_systems_and_the_same_re_rank_behind_each(table)
             # scripts/eval_bm25.py at 57f9cbb: BM25 searches the index of SIRA. Unstated: which
             # index Doc2Query, HyDE and chain of thought search.
             check_constants(settings, BM25 | {"engine.analyzer": "sira:2"})
-        if reranker == "pointwise":
-            check_constants(settings, POINTWISE)
-            assert settings.config.reranker.task == "argument"
-        if enrichment == "doc2query":
-            model = "doc2query/msmarco-t5-base-v1"
-            check_constants(settings, {"enrichment.corpus.model": model})
+        again = POINTWISE | {"reranker.task": "argument"} if reranker == "pointwise" else {}
+        check_constants(settings, again)
+        model = {"enrichment.corpus.model": "doc2query/msmarco-t5-base-v1"}
+        check_constants(settings, model if enrichment == "doc2query" else {})
 
 
 def collections(experiment):

@@ -11,8 +11,9 @@ import sys
 import tarfile
 from pathlib import Path
 
+from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
-from soundingline.experiments.evaluate import compare_folders, evaluate_recorded
+from soundingline.experiments.evaluate import compare_folders, evaluate_recorded, make_judge
 from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.runs import RunFolder
@@ -69,9 +70,10 @@ def show(folder=SHOWN):
         path.write_bytes(content)
     said, _ = (folder / NOTICE).read_text(encoding="utf-8").splitlines()
     settings = Settings.compose()
+    judge = make_judge(settings.config, make(settings.config.budget))
     cells = sorted(path.parent for path in folder.glob("*/manifest.json"))
     for cell in map(RunFolder, cells):
-        evaluate_recorded(cell, recorded_benchmark(cell, settings), settings.config)
+        evaluate_recorded(cell, recorded_benchmark(cell, settings), settings.config, judge)
     compare_folders(cells, folder, title="A small language model on wikidemo", unfinished=[said])
     Console(soft_wrap=True).print(said)
 

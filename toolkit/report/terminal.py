@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -253,7 +254,8 @@ def _printed(table: Table, shown: Sequence[int], title: str, note: str) -> RichT
     printed = RichTable(
         title=Text(escape_control(title)) if title else None,
         title_justify="left",
-        caption=Text(escape_control(note)) if note else None,
+        # In lines of its own, because Rich would fold it to the width of the table.
+        caption=Text("\n".join(_lines(note)), no_wrap=True, overflow="ignore") if note else None,
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=0,
@@ -281,6 +283,11 @@ def _printed(table: Table, shown: Sequence[int], title: str, note: str) -> RichT
             )
         )
     return printed
+
+
+def _lines(note: str) -> Iterator[str]:
+    for line in escape_control(note).splitlines():
+        yield from textwrap.wrap(line, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def _folded(text: str, width: int) -> str:
