@@ -216,7 +216,7 @@ def test_dollars_above_the_cap_are_a_note_of_the_command(entry, capsys, peer):
 def test_a_fault_of_the_first_questions_ends_a_paid_run_that_nobody_watches(
     entry, capsys, peer, monkeypatch, price, terminal, stop, stops
 ):
-    peer.default = lambda request: Say(text="Exact Answer: 1820", usage=healthy(request).usage)
+    peer.default = lambda request: Say(text="", usage=healthy(request).usage)
     monkeypatch.setattr(Console, "is_terminal", terminal)
     words = ("preflight.check=false", f"preflight.stop={str(stop).lower()}", "name=r")
     words += ("preflight.questions=3", "concurrency=1", "budget.seconds=null")
