@@ -10,6 +10,7 @@ import pandas as pd
 import pyterrier as pt
 import pytest
 from support.benchmarks import TINY, write_beir
+from support.checkpoints import EMBEDDER_WORDS, save_sentence_model
 
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
@@ -283,3 +284,13 @@ def test_the_sample_of_a_store_depends_on_the_seed_alone():
     assert len({document.docid for document in sample}) == 5
     assert sorted(sample, key=lambda each: int(each.docid[1:])) == sample
     assert len(store.sample(60)) == 50
+
+
+def test_a_dense_retriever_finds_documents_by_their_first_sentences(tmp_path):
+    """Of random weights, which tell texts of known words apart."""
+    random = Random(3)
+    known = [word for word in EMBEDDER_WORDS if word.isalpha()]
+    contents = [f"{' '.join(random.choices(known, k=12))}." for _ in range(60)]
+    model = save_sentence_model(tmp_path / "model")
+    dense = ("retriever=minilm", f"retriever.model={model}")
+    assert check_collection(built(tmp_path, contents, *dense)) == []

@@ -235,8 +235,18 @@ def test_the_accuracy_that_a_paper_states_is_that_of_its_row(llm, accuracy):
     manifest = {"factors": {"llm": llm, "agent": "pi_serini"}}
     manifest["config"] = {"comparison": {"published": "pi_serini/main"}}
     assert published_accuracy(manifest) == accuracy
+    # Table 3 of arXiv 2602.21456 has rows of three factors.
+    manifest["config"]["comparison"]["published"] = "text_ranking/table3"
+    manifest["factors"] = {"retriever": "splade", "unit": "document", "tool.get_document": "False"}
+    assert published_accuracy(manifest) == 0.476
     manifest["config"]["comparison"]["published"] = None
     assert published_accuracy(manifest) is None
+
+
+@pytest.mark.parametrize("agent", ["closed_book", "rag", "navigator", "search_r1", "one_shot"])
+def test_an_agent_of_each_kind_starts_without_a_fault(entry, capsys, peer, agent):
+    assert entry("preflight", *served(peer), f"agent={agent}") == 0
+    assert "fault (" not in capsys.readouterr().err
 
 
 def test_a_number_in_the_place_of_the_group_is_one_line(entry, capsys):
