@@ -125,7 +125,10 @@ def test_questions_without_judgements_are_ranked_and_have_no_measures(entry, tmp
     capsys.readouterr()
     assert entry("compare", "runs/first", "runs/second", "name=t") == 0
     said = capsys.readouterr()
-    assert "has no judged question" in said.err and "Without judgements, and left out of recall: 4 of 4 questions" in said.out
+    assert (
+        "has no judged question" in said.err
+        and "Without judgements, and left out of recall: 4 of 4 questions" in said.out
+    )
     # With judgements of one of them, the other is not ranked.
     Path("qrels.txt").write_text("r1 0 d1 1\n")
     assert entry("rank", *given, "benchmark.qrels=qrels.txt", "name=judged") == 0

@@ -240,7 +240,7 @@ def test_failed_questions_are_counted_and_tried_again(entry, capsys):
         ("run agent=chat llm=llamacpp/gguf", "llm", "gguf", "model.gguf", "there is no file"),
         (
             "run agent=chat llm=vllm/qwen3_8b",
-            *("llm", "weights", "model.safetensors", "there is no file"),
+            *("llm", "weights", "model.safetensors", "was made with another llm.content"),
         ),
         (
             "rank rewriter=hyde llm@rewriter_llm=llamacpp/gguf",

@@ -182,19 +182,28 @@ def test_the_laptop_form_runs(experiment, capsys):
     results = sorted(sweep.rglob("metrics.json"))
     assert len(results) == len(overrides_of_cells(experiment, *small))
     folders = [RunFolder(path.parent) for path in results]
-    called = {any(each.calls for each in folder.trajectories()) for folder in folders}
-    assert called == {not ranked and experiment != "browsecomp_plus/closed_book"}
     configs = [folder.manifest()["config"] for folder in folders]
-    asks = {config["llm"] is not None for config in configs if not ranked}
-
+    called = [any(each.calls for each in folder.trajectories()) for folder in folders]
+    searches = [not ranked and "ClosedBook" not in each["agent"]["_target_"] for each in configs]
+    assert called == searches
+    assert [each["llm"] for each in configs] == [None] * len(configs)
+    assert {each["agent"].get("reader") for each in configs} <= {None, "simulated"}
+    assert (sweep / "report.html").exists() == (len(results) > 1)
     figures = "".join(path.read_text() for path in sweep.glob("report.html"))
     figures = figures.count("share of the unjudged documents</text>")
     assert figures == (2 if experiment == "ablation/corpus_size" else 0)
     assert paper != "pasamaster" or "F1@20" in (sweep / "report.md").read_text()
+    published = ExperimentPlan.of(experiment, Compositions())[0].published is not None
     capsys.readouterr()
-    code = run_entry("compare", "--published", str(sweep))
-    out = capsys.readouterr()
-    open("/tmp/forms/xx","a").write(f"XX {experiment} {called} {asks} {[c['agent'].get('reader') for c in configs if c.get('agent')]} {(sweep/'report.html').exists()} {len(results)} {code} {'not evidence on the paper' in ' '.join(out.out.split())} {out.err}\n")
+    assert run_entry("compare", "--published", str(sweep)) == (0 if published else 2)
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("not evidence on the paper's result" in told) == published
+
+
+@pytest.mark.parametrize("experiment", experiments("ablation"))
+def test_the_laptop_form_of_an_ablation_has_real_texts(experiment):
+    chosen = {each.choices["benchmark"] for each in cells(experiment, "scale=laptop")}
+    assert chosen == {"wikidemo"}
 
 
 @pytest.mark.parametrize(
