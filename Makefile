@@ -89,7 +89,7 @@ check: $(DEV) $(VENV)/types  ## ruff and mypy
 
 docs: $(DOCS) $(VENV)/types  ## the documentation with options and API reference as a site in site/, without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
-	@echo "Open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
+	@echo "Open site/index.html. Its search needs HTTP: $(BIN)/python -m http.server -d site, then http://localhost:8000"
 
 bench: $(BENCH)  ## one benchmark: NAME=lexical; ARGS="--small --write" (names: make bench NAME=--list)
 	$(BIN)/python tests/bench $(or $(NAME),--list) $(ARGS)
@@ -115,7 +115,7 @@ real-clusters: $(RAY) $(DEBIAN)
 real-opensearch: $(ANSERINI) $(DEBIAN)
 	SOUNDINGLINE_REAL=opensearch $(PYTEST) tests/integration/test_opensearch.py
 
-real-peers: $(DEV) $(DEBIAN)
+real-peers: $(DEV) $(DOCS) $(VENV)/types $(DEBIAN)
 	tests/integration/environments/peers.sh $(BIN)/python
 
 real-terrier: $(ANSERINI)

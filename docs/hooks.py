@@ -1,5 +1,5 @@
-"""Files that MkDocs generates: the README as the first page, the options of `conf/`, the API, and
-notebooks of the quickstart and of the examples."""
+"""Files that MkDocs generates: the README as the first page, the options of `conf/` by group, the
+API by package, and notebooks of the quickstart and of the examples."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import griffe
 import jupytext
 from mkdocs.structure.files import File
 
@@ -19,17 +20,37 @@ EXAMPLES = (
 )
 # The classes of a user's script, by package.
 REFERENCE = {
-    "soundingline.pipelines": None,  # its `__all__`
-    "soundingline.experiments": None,
-    "soundingline.agents": None,
-    "soundingline.toolkit.errors": ["InputError"],
+    "pipelines": None,  # its `__all__`
+    "experiments": None,
+    "agents": None,
+    "toolkit.errors": ["InputError"],
 }
+GROUPS = sorted(path for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_")
+
+
+class SingularExamples(griffe.Extension):
+    """`Example:` of a docstring as a section of code: griffe knows `Examples:` alone, and makes the
+    singular a note, in which `>>>` are quotations."""
+
+    def on_object(self, *, obj, **_):
+        if obj.docstring:
+            obj.docstring.value = re.sub(
+                r"(?m)^(\s*)Example:$", r"\1Examples:", obj.docstring.value
+            )
+
+
+def on_config(config):
+    """Add the generated pages to the contents."""
+    options = ["options/index.md", *(f"options/{group.name}.md" for group in GROUPS)]
+    config.nav += [{"Options": options}, {"API": [f"reference/{name}.md" for name in REFERENCE]}]
 
 
 def on_files(files, config):
-    pages = {"index.md": front_page, "options.md": options, "reference.md": reference}
-    for name, write in pages.items():
-        files.append(File.generated(config, name, content=write()))
+    pages = {"index.md": front_page(), "options/index.md": overview()}
+    pages |= {f"options/{group.name}.md": options(group) for group in GROUPS}
+    pages |= {f"reference/{name}.md": reference(name) for name in REFERENCE}
+    for name, content in pages.items():
+        files.append(File.generated(config, name, content=content))
     for source in [DOCS / "quickstart.md", *sorted(DOCS.glob("examples/*.py"))]:
         name = source.relative_to(DOCS).with_suffix(".ipynb").as_posix()
         files.append(File.generated(config, name, content=notebook(source)))
@@ -59,17 +80,21 @@ def front_page():
     return re.sub(r"\]\(docs/", "](", text)
 
 
-def options():
-    """Every option of every group: the comment of its file, and its settings."""
+def overview():
     parts = [
         "# Options",
         "Each option is a file of `conf/`; its keys are arguments of the class that it names.",
+        "\n".join(f"- [{group.name}]({group.name}.md)" for group in GROUPS),
     ]
-    for group in sorted(path for path in CONF.iterdir() if path.is_dir() and path.name[0] != "_"):
-        parts.append(f"## {group.name}")
-        for path in sorted(group.rglob("*.yaml")):
-            name = path.relative_to(group).with_suffix("")
-            parts += [f"### {group.name}={name}", *described(path.read_text(encoding="utf-8"))]
+    return "\n\n".join(parts) + "\n"
+
+
+def options(group):
+    """Every option of a group: the comment of its file, and its settings."""
+    parts = [f"# {group.name}"]
+    for path in sorted(group.rglob("*.yaml")):
+        name = path.relative_to(group).with_suffix("")
+        parts += [f"## {group.name}={name}", *described(path.read_text(encoding="utf-8"))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -84,10 +109,8 @@ def described(text):
     yield "```yaml\n" + "\n".join(lines).strip() + "\n```"
 
 
-def reference():
-    parts = ["# API reference", EXAMPLES]
-    for module, names in REFERENCE.items():
-        parts.append(f"## {module}")
-        names = names or sorted(import_module(module).__all__, key=str.lower)
-        parts += [f"::: {module}.{name}" for name in names]
+def reference(name):
+    module = f"soundingline.{name}"
+    names = REFERENCE[name] or sorted(import_module(module).__all__, key=str.lower)
+    parts = [f"# {module}", EXAMPLES, *(f"::: {module}.{each}" for each in names)]
     return "\n\n".join(parts) + "\n"

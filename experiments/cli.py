@@ -57,6 +57,7 @@ from soundingline.experiments.sweep import (
     is_first,
     optimized_value,
     recorded_cell,
+    settings_of_cells,
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
@@ -118,6 +119,7 @@ COMMANDS = {
 COMPLETION = "completion"  # prints a script, and has no configuration
 # These take no paths and may be swept with -m.
 SWEPT = ("run", "rank", "tune", "enrich", "index")
+CHECKS = ("preflight",)  # takes the arguments of run, also of a sweep
 SHARDED = ("index", "enrich")
 RESUMED = ("run", "tune", "enrich", "judge")  # keep what a start has done that was interrupted
 HELP = frozenset({"-h", "--help"})
@@ -294,6 +296,8 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(
             "--cfg", "-c", choices=["job"], help="print the configuration; do nothing"
         )
+        if self._name in CHECKS:
+            self.add_argument("--multirun", "-m", action="store_true", help="check each cell")
         for parameter in flags:
             hint = self._hints[parameter.name]
             if not is_dataclass(hint):
@@ -561,7 +565,11 @@ def _comment(path: Path) -> str:
 def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
     folder = flags.config_dir
     search = [f"file://{Path(folder).resolve()}"] if folder else []
-    settings = Settings.compose(parser.overrides(flags.overrides), search)
+    words = parser.overrides(flags.overrides)
+    if name in CHECKS and not flags.cfg:
+        _task(name)(settings_of_cells(words, search))
+        return 0
+    settings = Settings.compose(words, search)
     if flags.cfg:
         print(OmegaConf.to_yaml(settings.config), end="")
         return 0

@@ -74,7 +74,7 @@ from soundingline.toolkit.report import (
     render,
     write_report,
 )
-from soundingline.toolkit.report.traces import PAGE, write_traces
+from soundingline.toolkit.report.traces import PAGE, write_side_by_side, write_traces
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs, repeat_id
 
@@ -493,13 +493,15 @@ def compare_folders(
             missing = ", ".join(f"{name}={value}" for name, value in factors.items())
             unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
     # The runs are those of these folders, in this order.
-    pages = [path / PAGE for path in dict.fromkeys(path.resolve() for path in paths)]
+    found = list(zip(dict.fromkeys(path.resolve() for path in paths), runs, strict=True))
     traces = {
-        run.name: quote(os.path.relpath(page, folder.resolve()))
-        for run, page in zip(runs, pages, strict=True)
-        if page.is_file()
+        run.name: quote(os.path.relpath(path / PAGE, folder.resolve()))
+        for path, run in found
+        if (path / PAGE).is_file()
     }
-    runs = sorted(runs, key=lambda run: run.name != baseline)  # the baseline first
+    found = sorted(found, key=lambda one: one[1].name != baseline)  # the baseline first
+    runs = [run for _, run in found]
+    side_by_side = write_side_by_side(folder, found)
     declared = _declared(runs, "primary")
     primary = primary or declared
     margin = margin or _declared(runs, "margin")
@@ -525,6 +527,7 @@ def compare_folders(
             )
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
     settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
+    settings |= {"side_by_side": side_by_side.name if side_by_side else ""}
     settings |= {"primary": primary or "", "declared": primary == declared}
     settings |= {"margin": margin, "family": family}
     settings["threats"] = threats_of_runs(
@@ -551,6 +554,8 @@ def compare_folders(
     if line := evidence_line(runs, comparisons, baseline=baseline):
         console.print(line)
     console.print(f"Report: {report_path}", soft_wrap=True)
+    if side_by_side:
+        console.print(f"Questions side by side: {side_by_side}", soft_wrap=True)
     if missing:
         raise MissingBaseline(
             f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",

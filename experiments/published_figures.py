@@ -169,6 +169,19 @@ def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
     )
 
 
+def published_accuracy(manifest: Mapping[str, Any]) -> float | None:
+    """The accuracy of the paper's row that has the factors of a run, by the run's manifest; None
+    without a table, without such a row, and where the row states no accuracy."""
+    name, factors = manifest["config"]["comparison"]["published"], manifest["factors"]
+    for row in read_published(name).cells if name else ():
+        own = factors_of(row)
+        if own.keys() <= factors.keys() and all(
+            str(factors[key]) == str(value).replace("/", "-") for key, value in own.items()
+        ):
+            return row.get("accuracy")
+    return None
+
+
 def figures_of(
     run: EvaluatedRun, row: Mapping[str, Any], published: PublishedTable
 ) -> Iterator[PublishedFigure]:

@@ -24,13 +24,10 @@ from soundingline.experiments.pipeline import (
     parts_of,
     with_literature_tools,
 )
-from soundingline.experiments.preflight import (
-    CheckReport,
-    check_before,
-    check_first_questions,
-    print_findings,
-    stop_at,
-)
+from soundingline.experiments.preflight import check_before
+from soundingline.experiments.preflight.agent import check_first_questions
+from soundingline.experiments.preflight.findings import CheckReport, print_findings, stop_at
+from soundingline.experiments.published_figures import published_accuracy
 from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
     Progress,
@@ -44,7 +41,13 @@ from soundingline.experiments.rollouts import (
     resources,
     simulated_reader,
 )
-from soundingline.experiments.run_context import Components, RunContext, open_run, running
+from soundingline.experiments.run_context import (
+    Components,
+    RunContext,
+    end_servers,
+    open_run,
+    running,
+)
 from soundingline.experiments.sweep import cells_folder, obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
@@ -106,32 +109,44 @@ def check_removal(benchmark: Benchmark, search_tool: SearchTool) -> None:
         )
 
 
-def preflight(settings: Settings) -> None:
+def preflight(cells: Sequence[Settings]) -> None:
     """Check what a run with the same arguments would use, before it spends money: the servers of
     language models, prompt and tools, the judge, the collection, and the machine.
 
-    It takes at most 60 seconds and 20 requests, and writes nothing. `soundingline run` makes the
-    same checks by itself (`preflight.check`), and for all cells of a sweep (`run -m`) once.
+    It takes at most 60 seconds and 20 requests, and writes nothing. Of the cells of a sweep, each
+    server, judge and collection is checked once. `soundingline run` makes the same checks by itself
+    (`preflight.check`).
     """
+    try:
+        with TemporaryDirectory() as scratch:
+            done = [
+                _checked(settings, Path(scratch), number, sweep=len(cells) > 1)
+                for number, settings in enumerate(cells)
+            ]
+    finally:
+        end_servers()
+    checks, requests, seconds, dollars = (
+        sum(getattr(each, name) for each in done)
+        for name in ("checks", "requests", "seconds", "dollars")
+    )
+    took = f"{checks} checks, {seconds:.1f} seconds, {requests} requests, ${dollars:.4f}"
+    Console().print(f"preflight passed: {took}", highlight=False)
+
+
+def _checked(settings: Settings, scratch: Path, number: int, *, sweep: bool) -> CheckReport:
+    """The check of one cell, in a folder of its own. Those of a sweep share servers and results."""
+    settings = replace(settings, multirun=sweep)
     this, prints = make_components(settings)
     settings.config.logger = None
-    with TemporaryDirectory() as scratch:
-        folder = RunFolder(Path(scratch) / "run")
-        chosen = factors(settings)
-        made = open_run(settings, folder, prints, chosen, this.budget, question_cap=True)
-        with (
-            made as context,
-            context.running(this.built.stages, this.parts, this.llm),
-            running(this.llm, folder.path / "server.log", context.servers) as served,
-        ):
-            done = check_before(this, context, settings, served.get("model"))
-    Console().print(passed(done), highlight=False)
-
-
-def passed(done: CheckReport) -> str:
-    """`preflight passed: 4 checks, 2.1 seconds, 9 requests, $0.0123`."""
-    checks, seconds = f"{done.checks} checks", f"{done.seconds:.1f} seconds"
-    return f"preflight passed: {checks}, {seconds}, {done.requests} requests, ${done.dollars:.4f}"
+    folder, chosen = RunFolder(scratch / f"cell-{number}"), factors(settings)
+    made = open_run(settings, folder, prints, chosen, this.budget, question_cap=True)
+    with (
+        made as context,
+        context.running(this.built.stages, this.parts, this.llm),
+        running(this.llm, context.folder.path / "server.log", context.servers) as served,
+    ):
+        memory = scratch if sweep else None
+        return check_before(this, context, settings, served.get("model"), memory)
 
 
 def make_components(
@@ -300,7 +315,8 @@ def check_first(
     standard error is not a terminal) and it costs money."""
     calls = bool(this.llm) and this.agents[0].calls_tools and bool(this.session("").specs())
     answers = this.built.benchmark.answers
-    found = check_first_questions(trajectories, answers, calls_tools=calls)
+    expected = published_accuracy(context.manifest)
+    found = check_first_questions(trajectories, answers, calls_tools=calls, expected=expected)
     unattended = not Console(stderr=True).is_terminal
     paid = context.ledger.total.dollars > 0
     print_findings(found)

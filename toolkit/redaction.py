@@ -31,7 +31,7 @@ _TEXT |= {"true", "unk", "yes"}
 _SCHEME = r"(?:bearer|basic|token)\s+"
 _REFERENCE = re.compile(rf"[\"']?(?:{_SCHEME})?\$\{{oc\.env:\w+\}}[\"']?", re.IGNORECASE)
 # An override, an assignment or a header, which is the whole text.
-_PAIR = re.compile(r"[-+~]*(?P<name>[\w.@-]+)\s*[:=]\s*(?P<value>.+)", re.DOTALL)
+_PAIR = re.compile(r"[-+~]*(?P<name>[\w.@][\w.@-]*)\s*[:=]\s*(?P<value>.+)", re.DOTALL)
 # What looks like a key in any text: the password of a URL, a key in its query, the value of a
 # header, and what providers issue.
 _FORMS = re.compile(

@@ -19,8 +19,8 @@ KIND = "cross_encoder"
 START = os.environ.get("START", "cross-encoder/ms-marco-MiniLM-L6-v2")
 FOLDER = Path("models/fictional")
 DEPTH = 20
-WORLD = ["benchmark.documents=64", "benchmark.questions=24", "benchmark.hops=1", "unit=maxp"]
-WORLD += ["benchmark.median_words=60", "benchmark.p90_words=200"]
+WORLD = ["benchmark=fictional", "benchmark.documents=64", "benchmark.questions=24", "unit=maxp"]
+WORLD += ["benchmark.hops=1", "benchmark.median_words=60", "benchmark.p90_words=200"]
 
 # %% [markdown]
 # The candidates of the questions to learn from, and whether each is relevant.

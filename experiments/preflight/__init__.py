@@ -4,16 +4,22 @@ most, and what is checked after its first questions."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from soundingline.agents.chat import ChatAgent
 from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.preflight.agent import check_prompt
 from soundingline.experiments.preflight.collection import check_collection
-from soundingline.experiments.preflight.findings import Finding
-from soundingline.experiments.preflight.first_questions import check_first_questions
+from soundingline.experiments.preflight.findings import (
+    Check,
+    CheckReport,
+    Finding,
+    print_findings,
+    stop_at,
+)
 from soundingline.experiments.preflight.judge import check_judge
 from soundingline.experiments.preflight.machine import (
     check_machine,
@@ -22,42 +28,16 @@ from soundingline.experiments.preflight.machine import (
     loaded_models,
     this_machine,
 )
-from soundingline.experiments.preflight.prompt import check_prompt
 from soundingline.experiments.preflight.server import check_server, check_text_model, server_key
 from soundingline.experiments.run_context import Components, RunContext
-from soundingline.toolkit.console import Console
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json, write_json
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import ChatModel
+from soundingline.toolkit.llm.openai import RecordedChat
 
-__all__ = ["CheckReport", "check_before", "check_first_questions", "print_findings", "stop_at"]
+__all__ = ["check_before"]
 
 SECONDS, REQUESTS = 60.0, 20  # of all checks together
-
-
-class Check(NamedTuple):
-    """A part to check: its name in the report, what identifies it (empty: it is checked in each
-    cell of a sweep), and what checks it in so many seconds."""
-
-    name: str
-    key: str
-    find: Callable[[float], list[Finding]]
-
-
-class CheckReport(NamedTuple):
-    """What the checks found, how many parts were checked, and what that took."""
-
-    findings: Sequence[Finding]
-    checks: int
-    seconds: float
-    requests: int
-    dollars: float
-
-    def as_dict(self) -> dict[str, Any]:
-        """For a manifest."""
-        found = [finding._asdict() for finding in self.findings]
-        return {**self._asdict(), "findings": found, "seconds": round(self.seconds, 3)}
 
 
 def check_before(
@@ -87,7 +67,8 @@ def check_before(
 def checks_of(
     this: Components, context: RunContext, settings: Settings, model: ChatModel | None
 ) -> Iterator[Check]:
-    """The parts of a run that are checked, those that cost nothing first."""
+    """The parts of a run that are checked, those that cost nothing first. A model of recorded
+    replies has none for the requests of a check."""
     yield Check("machine", "", lambda seconds: machine_findings(this, settings))
     built, config = this.built, settings.config
     retriever = getattr(built.parts.get("retriever"), "fingerprint", "")
@@ -106,7 +87,7 @@ def checks_of(
         specs, opening = episode.specs(), episode.messages
         check = partial(check_prompt, agent.texts, specs, opening)
         yield Check("prompt", "", lambda seconds: check())
-    if model is not None and this.llm is not None:
+    if model is not None and this.llm is not None and not isinstance(this.llm, RecordedChat):
         tools = bool(specs)
         forced = bool(getattr(agent, "first_call", None)) or getattr(agent, "query", "") == "model"
         probe = partial(check_server, model, this.llm, context.ledger, budget=this.budget)
@@ -115,13 +96,15 @@ def checks_of(
         key = server_key(this.llm, tools, forced, this.budget, size)
         yield Check("server", key, lambda seconds: probe(seconds=seconds))
     for group, (blocking, llm) in this.built.stages.models.items():
+        if isinstance(llm, RecordedChat):
+            continue
         yield Check("server", server_key(llm, group), partial(check_text_model, blocking, group))
-    if asks_model:
+    if asks_model and not isinstance(this.judge.llm, RecordedChat):
         yield judge
 
 
 def machine_findings(this: Components, settings: Settings) -> list[Finding]:
-    """What the machine lacks for a run."""
+    """What is missing on the machine for a run."""
     paths, built, values = settings.config.paths, this.built, plain_values(settings.config)
     questions = len(built.benchmark.topics)
     rollouts = questions * len(this.agents)
@@ -173,23 +156,3 @@ def run_checks(checks: Iterable[Check], ledger: Ledger, memory: Path | None = No
     seconds, total = time.monotonic() - began, ledger.total
     dollars = total.dollars - before.dollars
     return CheckReport(findings, made, seconds, total.calls - before.calls, dollars)
-
-
-def print_findings(findings: Iterable[Finding]) -> None:
-    """Print one line for each finding: `fault (server): what was found. What to do.`"""
-    console = Console(stderr=True, soft_wrap=True)
-    for each in findings:
-        line = f"{each.level} ({each.check}): {InputError(each.message, do=each.do)}"
-        console.print(line, highlight=False, markup=False)
-
-
-def stop_at(findings: Sequence[Finding], what: str, *, stop: bool) -> None:
-    """`InputError` if there is a fault among the findings and it stops the run; `what` found it."""
-    faults = [finding for finding in findings if finding.level == "fault"]
-    if faults and stop:
-        listed = "; ".join(f"{each.check}: {each.message}" for each in faults)
-        number = f"{len(faults)} faults" if len(faults) > 1 else "a fault"
-        raise InputError(
-            f"{what} found {number}: {listed}",
-            do=faults[0].do if len(faults) == 1 else "each line above says what to do",
-        )

@@ -192,7 +192,7 @@ def _searches(
 
 
 def _texts(store: SqliteStore, unit_ids: Iterable[str]) -> dict[str, str | None]:
-    """The contents of units by id, with single spaces; None for those that the store lacks."""
+    """The contents of units by id, with single spaces; None for those that are not in the store."""
     texts: dict[str, str | None] = dict.fromkeys(unit_ids)
     for unit_id in texts:
         with suppress(KeyError):

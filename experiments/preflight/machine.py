@@ -75,7 +75,7 @@ def gpus() -> list[Memory]:
 
 def loaded_models(config: Mapping[str, Any]) -> list[Model]:
     """The models of a configuration that its run loads on this machine, each once. Those of servers
-    that run already, here or behind a tunnel, are left out."""
+    that run already, here or elsewhere, are left out."""
     models = models_of(config).items()
     loaded = [model for group, model in models if not config[group].get("base_url")]
     return list({model.name: model for model in loaded if model.gigabytes}.values())
@@ -114,7 +114,7 @@ def check_machine(
     estimate: ExperimentEstimate | None = None,
     cap: float | None = None,
 ) -> list[Finding]:
-    """What a machine and a budget lack for a run.
+    """What is missing of a machine and a budget for a run.
 
     Args:
         machine: What there is.

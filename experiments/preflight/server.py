@@ -74,7 +74,7 @@ _COUNT = "Count from 1 to 500 in digits, with commas between the numbers."
 _LINE = "Line {} of this list has no meaning and asks for nothing."
 # Words, which have a token each at least: for a server that we start, which may be a small machine,
 # for one whose window is known, and for another.
-_SHORT_PREFIX, _PREFIX, _LONG_PREFIX = 200, 1200, 6000
+_SHORT_PREFIX, _PREFIX, _LONG_PREFIX = 60, 1200, 6000
 _SHORTEST = 16  # tokens, the smallest limit of the Responses API
 _BYTES_PER_TOKEN = 5  # at least as many as texts in English have, so that no prompt is overrated
 _NO_EFFORT = (None, "none", "minimal", "low")  # with which a model may leave out its reasoning
@@ -322,8 +322,8 @@ class _ServerProbe:
         return not _wrong_call(turn)
 
     async def _check_forced_call(self, *, needed: bool) -> None:
-        if self._calls == "text" or getattr(self._llm, "thinking", None):
-            return  # The client forces no call there.
+        if self._calls != "native" or getattr(self._llm, "thinking", None):
+            return  # The client forces none there, or each by the schema that was tried already.
         try:
             turn = await self._ask([user("Hello.")], (_TOOL,), tool_choice=_TOOL["name"])
             problem = "" if turn.tool_calls else "the reply has none"

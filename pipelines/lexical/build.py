@@ -131,7 +131,7 @@ def index_folder(
             raise
         raise InputError(
             f"no space left on the disk while indexing to '{path}' ({error.strerror})",
-            do="free space there or index to another disk; nothing half-made was left",
+            do="free space there or index to another disk; no partial index was left",
         ) from error
 
 

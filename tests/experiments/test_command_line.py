@@ -394,7 +394,7 @@ def called():
 
 
 def test_the_functions_that_the_map_of_the_code_names_are_called(entry, capsys):
-    places = READ.findall((ROOT / "docs" / "concepts.md").read_text(encoding="utf-8"))
+    places = READ.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     assert len(places) == 4
     with called() as seen:
         assert entry("run", *TINY, *MODEL.split(), "name=x") == 0

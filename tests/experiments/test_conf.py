@@ -229,7 +229,7 @@ TERMS = ("read_search_results", "read_document", "get_document", "expand", "sear
 TERMS += ("reason", "offset", "limit")
 AGENTS = [name for group, name in OPTIONS if group == "agent"]
 NEEDED_TOOLS = {  # most agents fit all
-    **dict.fromkeys(AGENTS, set(TOOL_FORMS)),
+    **{name: set(TOOL_FORMS) for name in AGENTS},
     "pi_serini": {"ranked_browsing", "pi_serini"},
     "chat": {"ranked_browsing", "pi_serini"},
     "search_r1": {"top_k", "top_k tool.get_document=true", "search_r1", "literature"},

@@ -173,7 +173,7 @@ def test_the_label_tells_what_is_not_the_default():
         (["retriever=oracle", "retriever@retriever.base=ql", "tool=top_k"], "oracle-ql-top_k"),
         (["reranker=none", "retriever.k1=25", "retriever.b=1.0"], "reranker=none-k1=25-b=1.0"),
         # In all cells: the cell as it is.
-        (["benchmark.questions=7"], "document-bm25_default-questions=7"),
+        (["benchmark.limit=7"], "document-bm25_default-limit=7"),
     ],
 )
 def test_a_cell_of_a_sweep_is_named_by_what_not_all_cells_have(words, label):

@@ -373,10 +373,14 @@ def test_each_cell_of_a_report_links_to_its_traces(entry):
     assert entry("run", "-m", *TINY, "unit=document,maxp", "name=s") == 0
     pages = {path.resolve() for path in Path("runs/s").glob("*/traces/index.html")}
     assert len(pages) == 2
-    assert links(Path("runs/s/report.html")) == pages
+    side_by_side = Path("runs/s/traces.html").resolve()
+    assert links(Path("runs/s/report.html")) == {*pages, side_by_side}
+    assert "](traces.html)" in Path("runs/s/report.md").read_text()
+    assert links(side_by_side) > pages and all(path.is_file() for path in links(side_by_side))
     cells = sorted(str(path.parent) for path in Path("runs/s").glob("*/metrics.json"))
     (Path(cells[0]) / "traces" / "index.html").unlink()
     assert entry("compare", *cells, "name=both") == 0
+    assert not Path("runs/both/traces.html").exists()
     (left,) = links(Path("runs/both/report.html"))
     assert left == Path(cells[1], "traces/index.html").resolve()
     assert "/traces/index.html)" in Path("runs/both/report.md").read_text()
@@ -425,6 +429,9 @@ def test_an_obfuscated_run_has_traces_only_where_plain_ones_are_asked_for(
             page = Page(Path(f"runs/p/traces/1-{qid}.html"))
             assert page.texts("p", "asked") == [QUESTIONS[qid]]
             assert page.texts("li", "exact") == [answer]
+        # Side by side with a run that has no traces, no text is shown.
+        assert entry("compare", "runs/s", "runs/p", "name=c") == 0
+        assert not list(leaks("runs/c")) and not Path("runs/c/traces.html").exists()
         shutil.rmtree("runs/p/traces")
     assert not list(leaks("runs"))
     assert entry("run", *benchmark, "name=clear", "sealed=false") == 0

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,13 @@ from support.needs import needs_real
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "toolkit" / "report"))
 from report_runs import ASKED, AnyPassage, WithTexts, six_runs, traced, two_calls, two_rounds
-from test_report_page import FAILED, HOSTILE, hostile_run
+from test_report_comparison import tuned
+from test_report_page import FAILED, HOSTILE, hostile_run, side_by_side
 
 from soundingline.toolkit.evaluation import compare
 from soundingline.toolkit.report import render, write_report
+from soundingline.toolkit.report.page import COLOURS
+from soundingline.toolkit.report.tuning import render_tuning
 from soundingline.toolkit.trajectory import Answer
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -132,14 +136,15 @@ class Tab:
             assert time.monotonic() < end, f"waited for {expression}"
             time.sleep(0.02)
 
-    def size(self, width):
-        """Set the width of the window in pixels, and that the reader prefers light colours."""
+    def size(self, width, scheme="light", media="screen"):
+        """Set the width of the window in pixels, the colours that the reader prefers, and whether
+        the page is printed."""
         self.ask(
             "Emulation.setDeviceMetricsOverride",
             **{"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
         )
-        scheme = {"name": "prefers-color-scheme", "value": "light"}
-        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.ask("Emulation.setEmulatedMedia", media=media, features=features)
 
     def picture(self, path):
         """A PNG of what is seen."""
@@ -270,3 +275,131 @@ def test_a_report_on_runs_fits_the_window_and_is_cards_on_a_narrow_one(
     figures = "[...document.querySelectorAll('figure.wide')]"
     scrolled = browser.value(f"{figures}.map((f) => f.scrollWidth > f.clientWidth)")
     assert scrolled and set(scrolled) == {width < 600}
+
+
+SHOWN = (
+    "[...document.querySelectorAll('tbody tr:not([hidden]) th bdi')].map((cell) => cell.innerText)"
+)
+
+
+def choose(tab, field, value):
+    tab.value(
+        f"(() => {{ const field = document.getElementById('{field}');"
+        f"field.type === 'checkbox' ? field.checked = {json.dumps(value)}"
+        f" : field.value = {json.dumps(value)};"
+        "field.dispatchEvent(new Event('input')); })()"
+    )
+
+
+def test_two_runs_side_by_side_are_filtered_and_sorted_by_any_column(tab, tmp_path):
+    tab.open(side_by_side(tmp_path)[0])
+    tab.wait(f"{SHOWN}.length === 3")
+    choose(tab, "right-in", "A, not B")
+    assert tab.value(SHOWN) == ["7"]
+    choose(tab, "right-in", "")
+    choose(tab, "label-b", "failed")
+    assert tab.value(SHOWN) == ["8"]
+    choose(tab, "label-b", "")
+    columns = tab.value("[...document.querySelectorAll('#sort option')].map((one) => one.value)")
+    assert len(columns) == 12
+    # 17 tokens of question 7, 0 of question 8, and no trace of question 9.
+    choose(tab, "sort", "tokens A")
+    assert tab.value(SHOWN) == ["8", "7", "9"]
+    choose(tab, "descending", True)
+    assert tab.value(SHOWN) == ["7", "8", "9"]
+    # The titles sort as well, and a second time the other way round.
+    for expected in (["7", "8", "9"], ["9", "8", "7"]):
+        tab.value("document.querySelector('thead th').click()")
+        assert tab.value(SHOWN) == expected
+
+
+# What stands before an entry on a narrow screen, and whether all of it is within the window.
+LABELS_SHOWN = """[...document.querySelectorAll('td[data-column]')].map((entry) => {
+  const [before, box] = [getComputedStyle(entry, '::before'), entry.getBoundingClientRect()];
+  return before.content.slice(1, -1) === entry.dataset.column && before.display !== 'none'
+    && box.right <= innerWidth;
+})"""
+
+
+WIDE = """[...document.querySelectorAll('main, main *')].filter((one) =>
+  one.scrollWidth > one.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(one).overflowX)
+).map((one) => one.outerHTML.slice(0, 99))"""
+
+
+def check_phone(browser, page):
+    browser.size(420)
+    browser.open(page)
+    browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert set(browser.value(LABELS_SHOWN)) == {True}
+    assert browser.value(WIDE) == []
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_traces_have_labelled_entries_on_a_phone_and_do_not_scroll(browser, tmp_path):
+    pages = [*traced(tmp_path / "run", two_rounds(), passages=AnyPassage()).glob("*.html")]
+    for page in [*pages, side_by_side(tmp_path)[0]]:
+        check_phone(browser, page)
+
+
+def test_a_tuning_has_labelled_entries_on_a_phone_and_does_not_scroll(browser, tmp_path):
+    settings = {"title": "T", "splits": ("dev", "test"), "cutoffs": [5]}
+    report = render_tuning(tuned("held_out"), **settings, manifest={"config": {"a": 1}})
+    check_phone(browser, write_report(tmp_path, report))
+    # Columns of one title are told apart.
+    row = "[...document.querySelector('#choices tbody tr').querySelectorAll('td')]"
+    labels = browser.value(f"{row}.map((one) => one.dataset.column)")
+    assert len(set(labels)) == len(labels) and "its value (dev)" in labels
+
+
+def luminance(colour):
+    """The relative luminance of WCAG 2.2 of red, green and blue from 0 to 255."""
+    parts = [part / 255 for part in colour]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+PAINTED = """((colour, what) => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  return [...document.querySelectorAll(`.plot [style*="${what}: ${colour}"]`)].map((one) => {
+    canvas.fillStyle = getComputedStyle(one)[what];
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+  });
+})"""
+
+
+def test_figures_have_the_colours_of_a_dark_page(browser, tmp_path):
+    runs = six_runs()
+    rows = compare(runs, ["accuracy"], runs[0].name, test="t", resamples=99)
+    page = write_report(tmp_path, render(runs, rows, baseline=runs[0].name))
+    fills = "[...new Set([...document.querySelectorAll('.plot text')].map("
+    fills += "(text) => getComputedStyle(text).fill))]"
+    for scheme in ("light", "dark"):
+        browser.size(1400, scheme)
+        browser.open(page)
+        assert browser.value(fills) == [browser.value("getComputedStyle(document.body).color")]
+    # The contrast that WCAG 2.2 asks of text, against the dark page.
+    paper = [int(part) for part in browser.value(
+        "getComputedStyle(document.body).backgroundColor").strip("rgb()").split(",")]  # fmt: skip
+    assert luminance(paper) < 0.01
+    for colour in COLOURS[: len(runs)]:
+        for what in ("fill", "stroke"):
+            painted = browser.value(f"{PAINTED}('{colour}', '{what}')")
+            lowest = min(luminance(each) for each in painted)
+            assert (lowest + 0.05) / (luminance(paper) + 0.05) >= 4.5
+
+
+def test_a_printed_report_has_no_column_of_single_letters(browser, tmp_path):
+    runs = [
+        replace(run, manifest={**run.manifest, "config": {f"key_{n}": {"setting": f"{run.name}-{n}"}
+                                                          for n in range(30)}})
+        for run in six_runs()
+    ]  # fmt: skip
+    browser.size(718, media="print")  # A4 at 96 pixels an inch, less margins of 1 cm
+    browser.open(write_report(tmp_path, render(runs)))
+    browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    narrow = """[...document.querySelectorAll('tbody :is(th, td)')].filter((cell) =>
+      cell.innerText.length > 8
+      && cell.getBoundingClientRect().width < 40).map((cell) => cell.innerText.slice(0, 40))"""
+    assert browser.value(narrow) == []
+    assert browser.value("document.documentElement.scrollWidth <= innerWidth")

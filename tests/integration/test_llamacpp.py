@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,29 @@ SECONDS = 1500  # a machine that is busy with other work is slow
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory):
-    """The run folders of the demo by agent."""
+def model():
+    """The overrides that choose the weights."""
     weights = os.environ.get("SOUNDINGLINE_GGUF", "")
     if not Path(weights).is_file():
         absent("SOUNDINGLINE_GGUF names no file of a real model")
+    return (f"llm.server.gguf='{Path(weights).resolve()}'", "llm.server.threads=1")
+
+
+@pytest.mark.timeout(300)
+def test_the_check_before_a_run_passes(model, tmp_path):
+    chat = ("preflight", "agent=chat", "llm=llamacpp/gguf", "benchmark=fictional", *model)
+    done = CommandProcess(*chat, folder=tmp_path).wait(300)
+    assert done.returncode == 0, done.stderr
+    line = done.stdout.strip().splitlines()[-1]
+    passed = re.match(r"preflight passed: 5 checks, ([\d.]+) seconds, 3 requests", line)
+    assert passed and float(passed[1]) < 60, done.stdout + done.stderr
+    assert "(server)" not in done.stderr, done.stderr
+
+
+@pytest.fixture(scope="module")
+def cells(model, tmp_path_factory):
+    """The run folders of the demo by agent."""
     folder = tmp_path_factory.mktemp("demo")
-    model = (f"llm.server.gguf='{Path(weights).resolve()}'", "llm.server.threads=1")
     demo = ("run", "experiment=demo_agent", *model, f"benchmark.limit={QUESTIONS}")
     done = CommandProcess(*demo, folder=folder).wait(SECONDS)
     assert done.returncode == 0, done.stderr

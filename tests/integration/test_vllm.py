@@ -78,6 +78,7 @@ def arguments(weights, *, window=32_768):
         f"budget.turns={TURNS}",
         "budget.answer_tokens=1000",
         f"concurrency={CONCURRENCY}",
+        "preflight.check=false",  # the ledger has the requests of the questions alone
         "llm=vllm/qwen3_8b",
         "llm.model=tiny",
         f"llm.context_window={window}",
@@ -242,6 +243,26 @@ def processes_in(folder):
             if link.readlink() == folder:
                 found.append(link.parent.name)
     return found
+
+
+@pytest.mark.parametrize(("calls", "requests"), [("schema", 3), ("native", 4)])
+def test_the_check_before_a_run_takes_less_than_a_minute(weights, tmp_path, calls, requests):
+    """The server constrains the calls of a model with random weights."""
+    own = ("agent=", "++agent.answer_extra", "+llm.settings.tool_choice", "name=")
+    kept = [word for word in arguments(weights) if not word.startswith(own)]
+    command = ["preflight", *kept, "agent=neutral", "agent.first_call=search"]
+    done = subprocess.run(
+        [sys.executable, "-m", "soundingline.experiments", *command, f"llm.calls={calls}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    sys.stdout.write(done.stdout + done.stderr)
+    assert done.returncode == 0
+    passed = re.search(rf"passed: 5 checks, ([\d.]+) seconds, {requests} requests", done.stdout)
+    assert passed and float(passed[1]) < 60
 
 
 def test_actions_by_schema_are_searches_and_answers(weights, tmp_path):

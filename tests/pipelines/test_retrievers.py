@@ -383,7 +383,7 @@ def test_settings_without_meaning_are_refused_where_they_are_given(name, value, 
 
 def test_a_mistyped_argument_is_answered_with_the_nearest(built):
     _, index = built
-    with pytest.raises(TypeError, match=r"bm25 has no argument 'k'.*did you mean k1\?"):
+    with pytest.raises(TypeError, match=r"bm25 has no argument 'k'.*did you mean depth\?"):
         index.bm25(k=1)
     with pytest.raises(TypeError, match=r"rm3 has no argument 'docs'"):
         index.bm25().rm3(docs=1)

@@ -47,7 +47,6 @@ def recorded(sweep):
         "runs": kept,
         "comparisons": json.loads((Path(sweep) / "verdicts.json").read_text()),
         "declared": {name: config["comparison"][name] for name in ("primary", "margin")},
-        "columns": config["comparison"]["columns"],
     }
 
 
@@ -67,8 +66,7 @@ def shown(record):
     baseline = rows[0].b
     runs.sort(key=lambda run: run.name != baseline)
     table = io.StringIO()
-    options = {"baseline": baseline, "measures": record.get("columns", ())}
-    Console(file=table, width=80).print(comparison_table(runs, rows, **options))
+    Console(file=table, width=80).print(comparison_table(runs, rows, baseline=baseline))
     lines = [line.rstrip() for line in table.getvalue().splitlines()]
     data = ReportData(runs, rows, baseline=baseline, declared=True, **record["declared"])
     headline = "".join(f"**{s.text}**" if s.strong else s.text for s in summary(data))

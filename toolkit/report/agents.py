@@ -68,6 +68,11 @@ def funnel_section(data: ReportData) -> Section | None:
             Figure(funnel(style, style.run.funnel), heading=style.label, style=style)
             for style in having
             if style.colour is not None
+            and any(
+                row.get("documents")
+                for level in style.run.funnel.values()
+                for row in level.values()
+            )
         ],
         key=_all_shown(data, key),
         tables=[_funnel_table(having, level) for level in levels],
@@ -210,7 +215,8 @@ def calls_section(data: ReportData) -> Section | None:
     for kind in kinds:
         values = [(style, style.run.per_question.get(kind, {})) for style in data.highlighted]
         axis = f"{kind[:-6].replace('_', ' ')} calls per question"
-        if drawn := [(style, list(row.values())) for style, row in values if row]:
+        drawn = [(style, list(row.values())) for style, row in values if row]
+        if any(any(counts) for _, counts in drawn):
             figures.append(Figure(spreads(drawn, axis=axis), heading=axis.capitalize()))
 
     def spread(style: RunStyle, kind: str) -> TableEntry | None:

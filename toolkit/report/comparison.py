@@ -112,13 +112,13 @@ def render(
         summary(data, planned),
         [*unfinished, *warnings(data)],
         [section for section in sections if section is not None],
-        _notice(data),
+        notice_of(data.runs),
     )
 
 
-def _notice(data: ReportData) -> str:
+def notice_of(runs: Iterable[EvaluatedRun]) -> str:
     """Whose texts the benchmarks of the runs have."""
-    configs = [mapping(run.manifest.get("config")) for run in data.runs]
+    configs = [mapping(run.manifest.get("config")) for run in runs]
     notices = [text_of(mapping(config.get("benchmark")).get("notice")) for config in configs]
     return " ".join(filter(None, dict.fromkeys(notices)))
 
@@ -463,6 +463,7 @@ def differences_section(
         lead=lead,
         figures=_forests(data, planned),
         note=note,
+        link=data.side_by_side,
         tables=[
             table
             for measure in (first, *(name for name in tested if name != first))
@@ -586,7 +587,8 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
         inside = [one for one in planned if one.benchmark == benchmark]
         for measure in _shown_measures(data):
             rows = _tested(data, inside, measure)
-            if rows and (not panels or len(rows) == len(inside)):
+            differs = any(any((row.difference, row.low, row.high)) for _, row in rows)
+            if differs and (not panels or len(rows) == len(inside)):
                 inside = [one for one, _ in rows]
                 panels.append(
                     ForestPanel(

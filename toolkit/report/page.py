@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3528a", "#b98100", "#56a8dc", "#4c4c9d", "#7a7a2e")
 OTHER = "#a9b0b7"  # the colour of runs without one of their own
 DASH = "—"  # for what is unknown
+_LINE = 160  # characters of a line of a table on a printed page
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class TableEntry:
     tip: str = ""
     judged: Sequence[str] = ()
 
+    @property
+    def holds(self) -> bool:
+        """Whether there is something to read."""
+        return self.text not in ("", DASH) or bool(self.sub or self.judged)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -88,6 +94,13 @@ class Column:
     numeric: bool = True
     mark: Callable[[Any], str] | None = None
     tip: str = ""
+
+    @property
+    def label(self) -> str:
+        """The title with the note or the tip, as it stands beside an entry on a narrow screen."""
+        return self.title + (
+            f" ({self.note})" if self.note else f". {self.tip}" if self.tip else ""
+        )
 
     def entry(self, row: Any) -> TableEntry:
         source = self.source
@@ -115,7 +128,8 @@ def columns(
 class Table:
     """A table of `columns`, with a `note` below it: `rows` of entries, made from one item each.
     Instead of a table with `folded`, the HTML page shows that line and opens the table on a
-    click."""
+    click. The page leaves out columns without a known value, and has a block instead of a line for
+    each row of a table that is wider than a printed page."""
 
     def __init__(
         self,
@@ -127,6 +141,22 @@ class Table:
     ) -> None:
         self.columns, self.note, self.folded = columns, note, folded
         self.rows = [[column.entry(item) for column in columns] for item in items]
+
+    @property
+    def shown(self) -> list[int]:
+        """The places of the columns of the page: the first, and those with a known value."""
+        known = [any(row[place].holds for row in self.rows) for place in range(len(self.columns))]
+        return [place for place, holds in enumerate(known) if holds or not (place and any(known))]
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the longest words of the columns are longer than a line of a printed page."""
+        words = [
+            [*self.columns[place].title.replace("_", " ").split(), self.columns[place].note]
+            + [word for row in self.rows for word in f"{row[place].text} {row[place].sub}".split()]
+            for place in self.shown
+        ]
+        return sum(min(max(map(len, each)), 24) + 2 for each in words) > _LINE
 
     def to_frame(self) -> pd.DataFrame:
         """The values as a data frame. Columns of one title have their notes in the names too."""
@@ -172,6 +202,7 @@ class Section:
     key: str = ""  # how to read the figures
     note: str = ""  # how to read the tables
     tables: Sequence[Table] = ()
+    link: str = ""  # the address of a page with the questions one by one
 
 
 def sentences(anchor: str, **words: Any) -> dict[str, str]:

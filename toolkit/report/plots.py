@@ -1,7 +1,8 @@
 """The figures of a report, drawn with matplotlib as SVG elements that a page can contain.
 
-Every figure repeats numbers that a table of the report has too. Figures have a light background of
-their own, also on a dark page. Sizes are in CSS pixels. Texts stay texts, in the font of the page.
+Every figure repeats numbers that a table of the report has too. On a dark page, its style sheet
+replaces the colours of this module. Sizes are in CSS pixels. Texts stay texts, in the font of the
+page.
 """
 
 from __future__ import annotations

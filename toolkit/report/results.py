@@ -83,6 +83,7 @@ class ReportData:
         measures: the columns of the first table. Default: the first seven measures.
         alpha: the level of significance.
         traces: name of a run -> address of its traces, relative to the report.
+        side_by_side: address of the page with the questions of two runs; empty: there is none.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
             settings but those of the benchmark.
         primary: the measure of the hypothesis, which becomes the main one; the others are
@@ -104,6 +105,7 @@ class ReportData:
     measures: Sequence[str] = ()
     alpha: float = 0.05
     traces: Mapping[str, str] = field(default_factory=dict)
+    side_by_side: str = ""
     by: Sequence[str] = ()
     primary: str = ""
     declared: bool = False

@@ -1,8 +1,8 @@
 """Traces: static HTML pages of what an agent did, one for each question and repeat of a run.
 
 `write_traces` writes them, and a page with a table of all questions, into the folder `traces/` of a
-run. The pages load nothing. Pages of questions have no scripts, and texts of benchmarks, documents
-and models are escaped.
+run. `write_side_by_side` writes a table of the questions of two runs. The pages load nothing. Pages
+of questions have no scripts, and texts of benchmarks, documents and models are escaped.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -26,6 +27,7 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
+from soundingline.toolkit.evaluation.comparison import by_benchmark
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
 from soundingline.toolkit.evaluation.funnel import LABELS
 from soundingline.toolkit.evaluation.judge import ModelVerdict
@@ -39,6 +41,7 @@ from soundingline.toolkit.files import (
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.locks import file_lock
+from soundingline.toolkit.report.comparison import notice_of
 from soundingline.toolkit.report.measures import decimals, number
 from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
 from soundingline.toolkit.runs import RunFolder
@@ -56,7 +59,8 @@ from soundingline.toolkit.trajectory import (
 )
 
 PAGE = Path("traces", "index.html")
-_FORMAT = 7
+SIDE_BY_SIDE = "traces.html"
+_FORMAT = 8
 _MOST_DOCUMENTS = 200  # rows of the table of documents and requirements
 _SIGNS = {"satisfied": "✓", "not": "✗", "unknown": "?"}
 
@@ -148,17 +152,20 @@ def _questions(
 def _page(
     trajectory: Trajectory, source: str, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], str]:
-    """What the table of all questions has of a trajectory, and the page of the trajectory. The
-    first line of a page is a comment with the former and with a fingerprint of this and of the
-    `source` of the page, so that a trajectory is read only if its page is written."""
+    """What the tables of questions have of a trajectory, and the page of the trajectory. The first
+    line of a page is a comment with the former and with a fingerprint of this and of the `source`
+    of the page, so that a trajectory is read only if its page is written."""
     facts = {
         "status": trajectory.status,
         "calls": len(trajectory.calls),
         "tokens": sum(call.tokens for call in trajectory.calls),
         "dollars": number_of(trajectory.usage.get("dollars")),
         "seconds": number_of(trajectory.seconds),
+        "asked": shorten(trajectory.question, 160, placeholder="…"),
+        "answered": shorten(trajectory.answer.exact, 80, placeholder="…"),
     }
     comment = json.dumps({"key": fingerprint(source, facts), **facts})
+    comment = comment.replace("<", r"\u003c").replace(">", r"\u003e")
     return facts, f"<!-- {comment} -->\n{_rendered({**values, **facts})}"
 
 
@@ -190,20 +197,121 @@ def index_values(
         *([Column("dollars", form=decimals(4))] if paid else []),
         Column("seconds", form=decimals(1)),
     ]
+    count = len({row["topic"].qid for row in rows})
+    subtitle = f"{benchmark.name}, {count:,} question{'' if count == 1 else 's'}"
+    subtitle += f", each run {repeats} times" if repeats > 1 else ""
+    found = {
+        "Status": dict.fromkeys(item["Status"].value for item in items),
+        "Verdict": dict.fromkeys(item["Verdict"].value for item in items),
+        "Label": [label.replace("_", " ") for label in labels],
+    }
+    table = Table(shown, items)
+    return _questions_page(f"Traces of {run}", subtitle, table, found, notice=benchmark.notice)
+
+
+def _questions_page(
+    title: str, subtitle: str, table: Table, filters: Mapping[str, Iterable[Any]], **more: Any
+) -> dict[str, Any]:
+    """A page with a table of questions, whose `filters` choose rows by values of columns."""
     digest = hashlib.sha256(_FILTER.encode()).digest()
     return {
-        "title": f"Traces of {run}",
-        "benchmark": benchmark.name,
-        "notice": benchmark.notice,
-        "table": Table(shown, items),
-        "questions": len({row["topic"].qid for row in rows}),
-        "repeats": repeats,
-        "statuses": list(dict.fromkeys(row.get("status", "missing") for row in rows)),
-        "verdicts": list(dict.fromkeys(row["verdict"] for row in rows if row["verdict"])),
-        "labels": labels,
+        **{"title": title, "subtitle": subtitle, "table": table, **more},
+        "filters": {name: list(filter(None, values)) for name, values in filters.items()},
         "script": _FILTER,
         "script_hash": base64.b64encode(digest).decode("ascii"),
     }
+
+
+def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) -> Path | None:
+    """Write `traces.html` into the folder of a comparison: the questions of two runs side by side,
+    with links to their traces, and return its path.
+
+    Without two runs over one benchmark that have traces, nothing is written, and an earlier page is
+    removed. An obfuscated run has traces only by `traces=plain`. With repeats, values are means
+    over them, and the links lead to the first.
+
+    Args:
+        folder: the folder of the comparison.
+        runs: for each run its folder and its newest evaluation.
+    """
+    page = folder / SIDE_BY_SIDE
+    one_benchmark = len(by_benchmark([run for _, run in runs])) == 1
+    if len(runs) != 2 or not (one_benchmark and all((path / PAGE).is_file() for path, _ in runs)):
+        page.unlink(missing_ok=True)
+        return None
+    base = folder.resolve()
+    sides = [
+        (side, run.name, quote(os.path.relpath((path / PAGE).resolve(), base)))
+        for side, (path, run) in zip("AB", runs, strict=True)
+    ]
+    rows, measures = [], [row for _, run in runs for row in run.per_question.values()]
+    for qid in dict.fromkeys(qid for row in measures for qid in row):
+        both = [_on_side(path, run, qid, base) for path, run in runs]
+        values = {
+            f"{name} {side}": value
+            for side, row in zip("AB", both, strict=True)
+            for name, value in row.items()
+        }
+        asked = next((row["asked"] for row in both if row["asked"]), "")
+        right = _right_in(*(row["accuracy"] for row in both))
+        rows.append({"Question": TableEntry(qid, sub=asked), "Right in": right, **values})
+    found = {
+        name: sorted({row[name] for row in rows} - {None})
+        for name in ("Right in", "Label A", "Label B")
+    }
+    numbers = {"recall opened": 2, "calls": 0, "tokens": 0}
+    shown = [
+        *texts("Question", "Right in", "Verdict A", "Verdict B", "Label A", "Label B"),
+        *(
+            Column(f"{name} {side}", form=decimals(n))
+            for name, n in numbers.items()
+            for side in "AB"
+        ),
+    ]
+    title, subtitle = (
+        "Two runs side by side",
+        f"{len(rows):,} question{'' if len(rows) == 1 else 's'}",
+    )
+    more = {"sides": sides, "notice": notice_of(run for _, run in runs)}
+    _write(page, _rendered(_questions_page(title, subtitle, Table(shown, rows), found, **more)))
+    return page
+
+
+def _on_side(path: Path, run: EvaluatedRun, qid: str, base: Path) -> dict[str, Any]:
+    """What the table of two runs has of a question in one of them, whose folder is `path`."""
+    values = {measure: row.get(qid) for measure, row in run.per_question.items()}
+    trace = path / PAGE.parent / f"1-{escape_qid(qid)}.html"
+    facts, accuracy = _first_line(trace), values.get("accuracy")
+    kind = "" if accuracy is None else {1.0: "correct", 0.0: "wrong"}.get(accuracy, "")
+    label = max(LABELS, key=lambda name: values.get(f"label_{name}") or 0.0)
+    return {
+        "accuracy": accuracy,
+        "asked": text_of(facts.get("asked")),
+        "Verdict": TableEntry(
+            None if accuracy is None else kind or f"{accuracy:.0%} correct",
+            kind=kind,
+            sub=text_of(facts.get("answered")),
+            link=quote(os.path.relpath(trace.resolve(), base)) if facts else "",
+        ),
+        "Label": label.replace("_", " ") if values.get(f"label_{label}") else None,
+        "recall opened": values.get("recall_opened"),
+        "calls": number_of(facts.get("calls")),
+        "tokens": number_of(facts.get("tokens")),
+    }
+
+
+def _right_in(a: float | None, b: float | None) -> str | None:
+    """In which of two runs a question is answered correctly, by its accuracy in each.
+
+    >>> _right_in(1.0, 0.0), _right_in(0.0, 0.0), _right_in(0.5, 1.0), _right_in(None, 1.0)
+    ('A, not B', 'neither', 'B more often', None)
+    """
+    if a is None or b is None:
+        return None
+    if a == b:
+        return {0.0: "neither", 1.0: "both"}.get(a, "equally often")
+    names = ("A", "B") if a > b else ("B", "A")
+    return "{}, not {}".format(*names) if {a, b} == {0.0, 1.0} else f"{names[0]} more often"
 
 
 def _rendered(values: Mapping[str, Any]) -> str:
@@ -212,11 +320,14 @@ def _rendered(values: Mapping[str, Any]) -> str:
 
 def _read_facts(path: Path, source: str) -> dict[str, Any]:
     """The values in the first line of a page; empty unless the page was made from `source`."""
+    facts = _first_line(path)
+    return facts if facts.pop("key", None) == fingerprint(source, facts) else {}
+
+
+def _first_line(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as stream:
         line = stream.readline(4000)
-        facts = dict(mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
-        if facts.pop("key", None) == fingerprint(source, facts):
-            return facts
+        return dict(mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
     return {}
 
 
@@ -227,24 +338,45 @@ def _write(path: Path, text: str) -> None:
         write_text(path, text)
 
 
-# The script of the table: it hides the rows that do not match the fields above it. The address
-# `index.html#not_opened` chooses the questions with that label of `LABELS`.
+# The script of the tables of questions: it hides the rows that do not match the fields above the
+# table, and sorts the rows by the column that is chosen or whose title is clicked; unknown values
+# come last. The address `index.html#not_opened` chooses the questions with that label of `LABELS`.
 _FILTER = """
-const fields = ["text", "status", "verdict", "label"].map((id) => document.getElementById(id));
-const titles = ["Status", "Verdict", "Label"];
-const shown = (row, title) => row.querySelector(`[data-column="${title}"]`)?.textContent;
+const rows = [...document.querySelectorAll("tbody tr")];
+const fields = [...document.querySelectorAll("[data-filters]")];
+const [text, sort, down] = ["text", "sort", "descending"].map((id) => document.getElementById(id));
+const shown = (row, title) => {
+  const cell = title ? row.querySelector(`[data-column="${title}"]`) : row.cells[0];
+  return cell?.firstChild?.textContent ?? "—";
+};
 const refresh = () => {
-  const [text, ...chosen] = fields.map((field) => field.value.toLowerCase());
-  for (const row of document.querySelectorAll("tbody tr")) {
-    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text)
-      || chosen.some((value, n) => value && shown(row, titles[n]) !== value.replaceAll("_", " "));
+  for (const row of rows) {
+    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text.value.toLowerCase())
+      || fields.some((one) => one.value && shown(row, one.dataset.filters) !== one.value);
   }
 };
+const order = () => {
+  const sign = down.checked ? -1 : 1;
+  const keys = new Map(rows.map((row) => [row, shown(row, sort.value).replaceAll(",", "")]));
+  const compared = (a, b) => (a === "—") - (b === "—")
+    || sign * (a - b || a.localeCompare(b, "en", { numeric: true }));
+  rows.sort((a, b) => compared(keys.get(a), keys.get(b)));
+  document.querySelector("tbody").append(...rows);
+};
 const choose = () => {
-  fields[3].value = location.hash.slice(1);
+  const label = fields.find((one) => one.dataset.filters === "Label");
+  if (label) label.value = location.hash.slice(1).replaceAll("_", " ");
   refresh();
 };
-fields.forEach((field) => field.addEventListener("input", refresh));
+[text, ...fields].forEach((field) => field.addEventListener("input", refresh));
+[sort, down].forEach((field) => field.addEventListener("input", order));
+document.querySelectorAll("thead th").forEach((head, place) => {
+  head.addEventListener("click", () => {
+    down.checked = sort.selectedIndex === place && !down.checked;
+    sort.selectedIndex = place;
+    order();
+  });
+});
 addEventListener("hashchange", choose);
 if (location.hash) choose();
 """

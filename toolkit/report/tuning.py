@@ -154,7 +154,7 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
         *texts("objective", "chosen point"),
         Column("its value", "selected", note=splits[0]),
         Column("its value" if held_out else "cross-validated", "reported", note=splits[1]),
-        *([found, Column("its value", "best", note=splits[1])] if held_out else []),
+        *([found, Column("best value", "best", note=splits[1])] if held_out else []),
         Column("optimism"),
         Column("plateau", form=decimals(0), note=f"of {len(result.grid):,} points"),
         *(

@@ -11,7 +11,7 @@ import pyterrier as pt
 import pytest
 from support.benchmarks import TINY, write_beir
 
-from soundingline.agents.base import Budget
+from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.experiments.preflight.collection import check_collection, openings
@@ -49,7 +49,8 @@ def built(folder, contents, *overrides, judged=("d1", "d2"), questions=6):
 
 def opened(folder, *words):
     places = (f"paths.indexes={folder}/indexes", f"paths.caches={folder}/caches")
-    return build_pipeline(Settings.compose([*words, *places]).config, Budget())
+    config = Settings.compose([*words, *places]).config
+    return build_pipeline(config, make(config.budget))
 
 
 class Fixed(pt.Transformer):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from support.benchmarks import TINY
 
-from soundingline.agents.base import Budget
+from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
 from soundingline.experiments.pipeline import build_pipeline
 from soundingline.experiments.planning import ExperimentEstimate, Model, TypicalQuestion
@@ -220,7 +220,8 @@ def test_the_estimate_of_a_plan_is_that_of_the_questions_that_are_run():
 
 def test_what_a_run_still_writes_is_the_run_a_missing_index_and_caches(tmp_path):
     words = [*TINY, f"paths.indexes={tmp_path}/indexes", "rewriter=none"]
-    built = build_pipeline(Settings.compose(words).config, Budget())
+    config = Settings.compose(words).config
+    built = build_pipeline(config, make(config.budget))
     runs, caches = tmp_path / "runs", tmp_path / "caches"
     assert [use.what for use in disk_uses(built, 830, runs, caches, 10.0)] == ["the run"]
     shutil.rmtree(built.collection.path)

@@ -7,10 +7,9 @@ import pytest
 
 from soundingline.agents.prompt import load_prompt
 from soundingline.experiments import preflight
-from soundingline.experiments.preflight import Check, run_checks
-from soundingline.experiments.preflight.findings import Finding
-from soundingline.experiments.preflight.first_questions import check_first_questions
-from soundingline.experiments.preflight.prompt import check_prompt
+from soundingline.experiments.preflight import run_checks
+from soundingline.experiments.preflight.agent import check_first_questions, check_prompt
+from soundingline.experiments.preflight.findings import Check, Finding
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.trajectory import Answer, RecordedCall, Trajectory
 
@@ -116,6 +115,13 @@ def test_an_accuracy_of_0_is_a_note_with_its_probability(number, probability):
     (found,) = first(wrong, number, accepted=accepted)
     assert found.level == "note" and f"probability of {probability} at" in found.message
     assert first(wrong, number, accepted={}) == []
+    (published,) = check_first_questions(
+        [wrong(replace(GOOD, qid=f"q{each}")) for each in range(5)],
+        ACCEPTED,
+        calls_tools=True,
+        expected=0.5,
+    )
+    assert "a probability of 0.03 at an accuracy of 0.5" in published.message  # 1/32
 
 
 def noted(name, key="", level="note"):

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from support.benchmarks import TINY
 from support.checked_server import as_text, changed, healthy, plain
-from support.llm_server import Fail, running_peer
+from support.llm_server import Fail, Say, running_peer
 from support.runs import starts
 
 from soundingline.experiments.config import Settings
+from soundingline.experiments.published_figures import published_accuracy
+from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.json_lines import read_json_lines
 from soundingline.toolkit.runs import RunFolder
@@ -85,7 +87,7 @@ def test_a_fault_ends_the_run_before_the_first_question(entry, capsys, peer):
     # What is to be done changes the run, which the folder without a question takes.
     assert entry(*run, "llm.calls=schema") == 0
     assert manifest("runs/r")["preflight"]["findings"] == []
-    assert [start["preflight_calls"] for start in starts("runs/r")] == [3, 4]
+    assert [start["preflight_calls"] for start in starts("runs/r")] == [3, 3]
     assert len(RunFolder("runs/r").statuses()) == 6
     # With a question, it does not.
     assert entry(*run) == 2 and "made with another" in refusal(capsys)
@@ -177,6 +179,64 @@ def test_a_fault_of_a_sweep_is_paid_and_told_once(entry, capsys, peer):
     # The next start asks the server again.
     peer.default = healthy
     assert entry(*sweep) == 0
+
+
+def test_the_command_checks_each_server_of_a_sweep_once(entry, capsys, peer):
+    sweep = served(peer, "retriever=ql,bm25_default")
+    for words in (("-m", *sweep), sweep):
+        peer.reset()
+        peer.default = healthy
+        assert entry("preflight", *words) == 0
+        checks, requests = PASSED.match(capsys.readouterr().out.strip().splitlines()[-1]).groups()
+        # Each cell has its machine and prompt, and both have one server, judge and collection.
+        assert (int(checks), int(requests)) == (7, 4) and len(peer.requests) == 4
+    assert not Path("runs").exists()
+    peer.default = changed(as_text)
+    assert entry("preflight", "-m", *sweep) == 2
+    assert "the first call of a tool went wrong" in refusal(capsys)
+
+
+def test_dollars_above_the_cap_are_a_note_of_the_command(entry, capsys, peer):
+    priced = served(peer, "llm.price.input=100", "llm.price.output=100", "budget.run_dollars=9")
+    assert entry("preflight", *priced) == 0
+    told = capsys.readouterr().err
+    (line,) = [line for line in told.splitlines() if line.startswith("note (machine)")]
+    # Of each of 6 questions: 21 prompts of 1,500 tokens, 210 calls of 880, and 21 replies of 250,
+    # none of which is cheaper from a cache here.
+    dollars = 6 * 100e-6 * (21 * 1500 + 210 * 880 + 21 * 250)
+    assert f"6 questions are expected to cost ${dollars:,.2f} (by formula)" in line
+    assert "budget.run_dollars is $9.00" in line
+
+
+@pytest.mark.parametrize(
+    ("price", "terminal", "stop", "stops"),
+    [(1000, False, True, 1), (0, False, True, 0), (1000, True, True, 0), (1000, False, False, 0)],
+    ids=["paid", "free", "watched", "printed alone"],
+)
+def test_a_fault_of_the_first_questions_ends_a_paid_run_that_nobody_watches(
+    entry, capsys, peer, monkeypatch, price, terminal, stop, stops
+):
+    peer.default = lambda request: Say(text="", usage=healthy(request).usage)
+    monkeypatch.setattr(Console, "is_terminal", terminal)
+    words = ("preflight.check=false", f"preflight.stop={str(stop).lower()}", "name=r")
+    words += ("preflight.questions=3", "concurrency=1", "budget.seconds=null")
+    prices = (f"llm.price.input={price}", f"llm.price.output={price}")
+    assert entry("run", *served(peer, *words, *prices)) == 2  # all answers are empty
+    told = capsys.readouterr().err
+    assert "fault (first_questions): none of the first 3 questions has a tool call" in told
+    stopped = [line for line in told.splitlines() if line.startswith("soundingline: the run")]
+    assert len(stopped) == stops, told
+    assert len(RunFolder("runs/r").statuses()) == (3 if stops else 6)
+
+
+@pytest.mark.parametrize(("llm", "accuracy"), [("gpt-5.5", 0.831), ("gpt-5", None)])
+def test_the_accuracy_that_a_paper_states_is_that_of_its_row(llm, accuracy):
+    """Pi-Serini (arXiv 2605.10848), main table: 83.1 % with gpt-5.5, no row of gpt-5."""
+    manifest = {"factors": {"llm": llm, "agent": "pi_serini"}}
+    manifest["config"] = {"comparison": {"published": "pi_serini/main"}}
+    assert published_accuracy(manifest) == accuracy
+    manifest["config"]["comparison"]["published"] = None
+    assert published_accuracy(manifest) is None
 
 
 def test_a_number_in_the_place_of_the_group_is_one_line(entry, capsys):

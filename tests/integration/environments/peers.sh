@@ -53,4 +53,4 @@ if [[ -n ${SOUNDINGLINE_PI_SERINI:-} && ! -e $SOUNDINGLINE_PEERS/pi-serini/.inst
   touch "$place/.installed"
 fi
 
-SOUNDINGLINE_REAL=peers exec "$tests" -m pytest tests/integration/test_peers.py tests/integration/test_chromium.py -rs
+SOUNDINGLINE_REAL=peers exec "$tests" -m pytest tests/integration/test_peers.py tests/integration/test_chromium.py tests/integration/test_site.py -rs

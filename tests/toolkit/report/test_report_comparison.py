@@ -904,3 +904,21 @@ def test_steps_labels_and_the_terms_of_each_difference_are_shown():
     assert agents.steps_section(ReportData([LOW, HIGH], [])) is None
     further = [column.title for table in results_section(data).tables for column in table.columns]
     assert "answer_shown" in further and not [n for n in further if n.startswith(("step", "label"))]
+
+
+def test_panels_that_hold_only_zeros_are_left_out_and_their_tables_stay():
+    first, second = (
+        replace(run, per_question={**run.per_question, "read_calls": {"q0": 0.0, "q1": 0.0}})
+        for run in six_runs()[:2]
+    )
+    per = {**second.per_question, "nDCG@10": first.per_question["nDCG@10"]}
+    unexposed = {"macro": 0.0, "micro": 0.0, "documents": 0.0}
+    nothing = {"evidence": dict.fromkeys(first.funnel["evidence"], unexposed)}
+    runs = [first, replace(second, per_question=per, funnel=nothing)]
+    rows = compare(runs, ["accuracy", "nDCG@10"], runs[0].name, test="t", resamples=99)
+    made = render(runs, rows, baseline=runs[0].name, primary="accuracy")
+    assert "difference in accuracy" in made.html and "difference in nDCG@10" not in made.html
+    assert "Paired differences on nDCG@10" in made.html
+    assert "Search calls per question" in made.html
+    assert "Read calls per question" not in made.html and "read calls" in made.html
+    assert made.html.count("Evidence funnel of") == 1

@@ -72,6 +72,7 @@ from soundingline.toolkit.report.traces import (
     marked,
     matrix_values,
     trace_values,
+    write_side_by_side,
     write_traces,
 )
 from soundingline.toolkit.trajectory import Answer, Trajectory
@@ -143,9 +144,11 @@ def titled(page):
     """The tables that can be scrolled, as lists of the titles of their columns, and of each row's
     entries: what a narrow screen, which has no head of a table, shows next to each."""
     for table in page.soup.select(".scroll > table"):
-        # A title is followed by the small note of its column.
-        titles = ["".join(th.find_all(string=True, recursive=False)) for th in table.select("th")]
-        heads = titles[: len(table.select("thead th"))]
+        heads = []
+        for th in table.select("thead th"):
+            title = "".join(th.find_all(string=True, recursive=False))
+            small = f" ({th.small.string})" if th.small else ""
+            heads.append(f"{title}{small}" + (f". {th['title']}" if th.get("title") else ""))
         yield (
             heads[1:],
             [[td.get("data-column") for td in tr("td")] for tr in table.select("tbody tr")],
@@ -761,6 +764,63 @@ def test_the_index_has_the_label_of_each_repeat_and_the_report_leads_to_the_page
     assert (counts["not shown"].text, counts["not shown"].link) == ("0", "")
 
 
+def side_by_side(tmp_path, *others):
+    """The page of two runs on 7, 8 and 9: the first answers 7, and the second does not."""
+    wrong = two_calls(answer=Answer(exact="Eve"))
+    benchmark = WithTexts(*ASKED)
+    runs = []
+    for name, trajectory in (("a", two_calls()), ("b", wrong), *others):
+        folder = write_run(tmp_path / name, trajectory, FAILED)
+        runs.append((folder.path, evaluated(folder, benchmark)))
+        write_traces(folder, benchmark, runs[-1][1])
+    return write_side_by_side(tmp_path / "compared", runs), runs
+
+
+def test_two_runs_are_shown_side_by_side_with_links_to_their_traces(tmp_path):
+    written, runs = side_by_side(tmp_path)
+    page = Page(written)
+    head, *rows = page.rows()
+    first, second, third = (dict(zip(head, row, strict=True)) for row in rows)
+    assert first == {
+        "Question": "7 Who built the mill?", "Right in": "A, not B",
+        "Verdict A": "correct Ada", "Verdict B": "wrong Eve",
+        "Label A": "right", "Label B": "wrong",
+        "recall opened A": "0.33", "recall opened B": "0.33",
+        "calls A": "2", "calls B": "2", "tokens A": "17", "tokens B": "17",
+    }  # fmt: skip
+    assert (second["Right in"], second["Label A"], second["calls B"]) == ("neither", "failed", "0")
+    assert (third["Question"], third["calls A"]) == ("9", "—")
+    assert page.attributes("href", tag="a") == [
+        "../a/traces/index.html", "../b/traces/index.html",
+        "../a/traces/1-7.html", "../b/traces/1-7.html",
+        "../a/traces/1-8.html", "../b/traces/1-8.html",
+    ]  # fmt: skip
+    assert page.texts("option")[1:3] == ["A, not B", "neither"]
+    # Without traces of both, which an obfuscated run has only if asked for, the page goes.
+    (runs[1][0] / "traces" / "index.html").unlink()
+    assert write_side_by_side(written.parent, runs) is None and not written.exists()
+
+
+def test_more_or_fewer_than_two_runs_have_no_page_side_by_side(tmp_path):
+    written, runs = side_by_side(tmp_path, ("c", two_calls()))
+    assert written is None and write_side_by_side(tmp_path / "compared", runs[:1]) is None
+
+
+def test_a_page_leaves_out_columns_without_a_value_and_has_blocks_for_a_table_too_wide_for_paper():
+    def worded(*rows):
+        return Table([Column(name, numeric=False) for name in rows[0]], rows)
+
+    narrow = worded({"run": "a", "empty": None, "n": "1"}, {"run": "b", "empty": "", "n": None})
+    assert narrow.shown == [0, 2] and not narrow.blocks
+    # Thirteen columns of ten letters are 156 characters of the 160 of a line, fourteen are 168.
+    for count, blocks in ((13, False), (14, True)):
+        row = {f"c{n}": "abcdefghij" for n in range(count)}
+        assert worded(row).blocks == blocks
+    # Words of a text are on lines of their own.
+    words = {f"c{n}": "abcde fghij " * 9 for n in range(20)}
+    assert not worded(words).blocks
+
+
 def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
     page = Page(traced(tmp_path / "run", two_calls()) / "1-7.html")
     assert page.texts("p", "exact") == ["Ada"] and page.texts("li", "exact") == ["Ada"]
@@ -787,6 +847,14 @@ def test_a_page_has_each_call_with_its_evidence_and_the_usage_so_far(tmp_path):
     for tier, calls in (("best rank", "11"), ("surfaced", "11"), ("opened", "2"), ("cited", "")):
         links = page.soup.select(f'td[data-column="{tier}"] a')
         assert [link["href"] for link in links] == [f"#call-{call}" for call in calls]
+
+
+def test_a_page_leaves_out_what_it_does_not_have(tmp_path):
+    unjudged = SmallBenchmark([Topic("7", "Who built the mill?")], {}, {})
+    page = Page(traced(tmp_path / "run", two_calls(), benchmark=unjudged) / "1-7.html")
+    text = page.texts("main")[0]
+    assert {"Accepted answers", "Verdict"}.isdisjoint(page.texts("h3"))
+    assert "No judged evidence" not in text and "Answer of the agent" in text
 
 
 def test_links_within_a_page_have_their_targets(tmp_path):
