@@ -1,6 +1,5 @@
 """The headline ablation, and the laptop form of every experiment."""
 
-import json
 import re
 from pathlib import Path
 
@@ -174,33 +173,37 @@ def test_the_laptop_form_runs(experiment, capsys):
     paper = experiment.partition("/")[0]
     ranked = paper == "sira" and experiment != "sira/table2_agents"
     small = (*LAPTOP, *(["benchmark.questions=sets:2"] if paper == "pasamaster" else []))
-    if paper == "ablation":
-        small = REAL
-        assert all(
-            settings.choices["benchmark"] == "wikidemo" for settings in cells(experiment, small[0])
-        )
+    small = REAL if paper == "ablation" else small
     turns = () if paper in ("sira", "pasamaster") else ("budget.turns=3",)
     command = "rank" if ranked else "run"
     assert run_entry(command, f"experiment={experiment}", *small, *turns) == 0
     (sweep,) = (path for path in Path("runs").iterdir() if not path.name.startswith("tuning"))
     results = sorted(sweep.rglob("metrics.json"))
     assert len(results) == len(overrides_of_cells(experiment, *small))
-    if experiment == "browsecomp_plus/closed_book":
-        (cell,) = (path.parent for path in results)
-        assert not any(trajectory.calls for trajectory in RunFolder(cell).trajectories())
-    if paper in ("ablation", "browsecomp_plus", "pi_serini", "text_ranking"):
-        for path in results:
-            config = json.loads(path.with_name("manifest.json").read_text())["config"]
-            assert config["llm"] is None
-            assert config["agent"].get("reader", "simulated") == "simulated"
-    if len(results) > 1:
-        page = (sweep / "report.html").read_text()
-        figures = page.count("share of the unjudged documents</text>")
-        assert figures == (2 if experiment == "ablation/corpus_size" else 0)
-    assert paper != "pasamaster" or "F1@20" in (sweep / "report.md").read_text()
-    if experiment.startswith("sira/table2"):  # the collections differ in their number of questions
-        assert run_entry("compare", "--published", str(sweep)) == 0
-        assert "not evidence on the paper's result" in " ".join(capsys.readouterr().out.split())
+    folders = [RunFolder(path.parent) for path in results]
+    configs = [folder.manifest()["config"] for folder in folders]
+    called = [any(each.calls for each in folder.trajectories()) for folder in folders]
+    searches = [not ranked and each["agent"].get("max_searches") != 0 for each in configs]
+    assert called == searches
+    assert [each["llm"] for each in configs] == [None] * len(configs)
+    assert {each["agent"].get("reader") for each in configs} <= {None, "simulated"}
+    # A sweep has a report, and so has its only cell.
+    pages, texts = ([*sweep.glob(f"report.{form}")] for form in ("html", "md"))
+    assert len(pages) == len(texts) == (not experiment.endswith("/published_runs"))
+    figures = "".join(path.read_text() for path in pages).count("share of the unjudged documents</")
+    assert figures == (2 if experiment == "ablation/corpus_size" else 0)
+    assert any("F1@20" in path.read_text() for path in texts) == (paper == "pasamaster")
+    published = ExperimentPlan.of(experiment, Compositions())[0].published is not None
+    capsys.readouterr()
+    assert run_entry("compare", "--published", str(sweep)) == (0 if published else 2)
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("not evidence on the paper's result" in told) == published
+
+
+@pytest.mark.parametrize("experiment", experiments("ablation"))
+def test_the_laptop_form_of_an_ablation_has_real_texts(experiment):
+    chosen = {each.choices["benchmark"] for each in cells(experiment, "scale=laptop")}
+    assert chosen == {"wikidemo"}
 
 
 @pytest.mark.parametrize(
