@@ -13,6 +13,7 @@ MODULES = {
     "lexical": "lexical building tuning scale opensearch terrier frame",
     "learned": "encode shards splade vectors rerank",
     "late": "late",
+    "gpu": "gpu",
     "agents": "agent enrich librarians serve",
     "tools": "tool replay evidence startup world comparison",
 }

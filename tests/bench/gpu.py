@@ -1,0 +1,539 @@
+"""All models and searches on one GPU, with random weights and vectors that are made on it."""
+
+import gc
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+from harness import SEED, Table, benchmark, fastest, interleaved
+from support.checkpoints import t5_tokenizer
+
+from soundingline.pipelines.device import choose_device
+from soundingline.pipelines.learned.colbert import ColBERT
+from soundingline.pipelines.learned.dense import Dense
+from soundingline.pipelines.learned.splade import Splade
+from soundingline.pipelines.learned.vectors import DocumentVectors, TorchSearch
+from soundingline.pipelines.rerank.colbert import ColBERTReranker
+from soundingline.pipelines.rerank.monot5 import MonoT5
+from soundingline.pipelines.rerank.rankllama import RankLLaMA
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.optional import import_optional
+
+WORDS, TERMS, DIMENSIONS, QUERY_TOKENS, DEPTH, EXACT = 200, 200, 128, 32, 1000, 8
+DTYPES = "bfloat16", "float32"
+# Of castorini/monot5-3b-msmarco, castorini/rankllama-v1-7b-lora-passage's base,
+# Qwen/Qwen3-Embedding-0.6B and -8B, and bert-base-uncased, as their config.json have them.
+T5_3B = {
+    **{"d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32},
+    "vocab_size": 32_128,
+}
+LLAMA_7B = {
+    **{"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32},
+    **{"num_attention_heads": 32, "vocab_size": 32_000, "num_labels": 1},
+}
+QWEN = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_669}
+QWEN_600M = {
+    **{**QWEN, "hidden_size": 1024, "intermediate_size": 3072},
+    **{"num_hidden_layers": 28, "num_attention_heads": 16},
+}
+QWEN_8B = {
+    **{**QWEN, "hidden_size": 4096, "intermediate_size": 12_288},
+    **{"num_hidden_layers": 36, "num_attention_heads": 32},
+}
+BERT = {
+    **{"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12},
+    **{"num_attention_heads": 12, "vocab_size": 30_522},
+}
+TINY = {
+    **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
+    **{"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+    "vocab_size": 9000,
+}
+
+
+@benchmark(
+    "Models and searches on a GPU",
+    small={"tiny": 1, "texts": 8, "rounds": 1, "vectors": 3000, "tokens": 6000, "size": 256},
+    packages=("torch", "transformers", "sentence-transformers"),
+    limits="trained weights, other cards, several GPUs, or a GPU that a model server shares",
+)
+def gpu(
+    device="cuda", tiny=0, texts=384, rounds=2, vectors=1_000_000, tokens=20_000_000, size=8192
+):
+    """Random weights of the published shapes, made on the device in bfloat16, and texts of 200
+    words. Each library runs at its best batch size. Errors are the largest differences from
+    float32 on eight texts."""
+    torch = import_optional("torch")
+    try:
+        place = choose_device(device)
+    except InputError:
+        raise InputError(
+            "this machine has no GPU", do="run `python tests/bench gpu --small --device cpu`"
+        ) from None
+    card = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+    products, copies = _rates(place, size)
+    yield (
+        f"{card}: {products / 1e12:,.2f} TFLOP/s for bfloat16 products of {size} x {size}, "
+        f"{copies / 1e12:.3f} TB/s for copies."
+    )
+    drawn, rows = _texts(texts), []
+    for name, case in MODELS.items():
+        with tempfile.TemporaryDirectory() as folder, _made_on(place):
+            try:
+                made = case(Path(folder), place, bool(tiny))
+                rows += _of_model(made, place, drawn, rounds, products)
+                del made
+            except (InputError, torch.OutOfMemoryError) as error:
+                rows.append([name, f"does not fit: {error}", *[""] * 5])
+        _free(place)
+    head = ["model", "system", "texts/s", "times the library", "% of the products", "peak GB"]
+    yield Table([*head, "largest error"], rows)
+    searches = [*_exact(place, vectors, 1024 if not tiny else 64, copies)]
+    _free(place)
+    searches += _late(place, tokens, copies)
+    head = ["search", "ms a query", "floor by the copies", "peak GB", "overlap with float32"]
+    yield Table([*head, "largest error"], searches)
+
+
+def _rates(place, size):
+    """Operations a second of bfloat16 products, and bytes a second, read and written, of copies."""
+    torch = import_optional("torch")
+    left, right = torch.ones(2, size, size, dtype=torch.bfloat16, device=place)
+    products = _seconds(place, lambda: left @ right)
+    data = torch.ones(size * size * 16, dtype=torch.uint8, device=place)
+    copies = _seconds(place, data.clone)
+    return 2 * size**3 / products, 2 * data.nbytes / copies
+
+
+def _seconds(place, compute, times=10):
+    """Median seconds of a computation, which has ended on the device."""
+    taken = []
+    for _ in range(times + 2):
+        start = time.perf_counter()
+        compute()
+        _wait(place)
+        taken.append(time.perf_counter() - start)
+    return float(np.median(taken[2:]))
+
+
+def _wait(place):
+    if place.type == "cuda":
+        import_optional("torch").cuda.synchronize(place)
+
+
+def _free(place):
+    gc.collect()
+    if place.type == "cuda":
+        import_optional("torch").cuda.empty_cache()
+
+
+@contextmanager
+def _peak(place, into):
+    """Put the largest memory of the device within the block, in GB, into a list."""
+    cuda = import_optional("torch").cuda
+    if place.type == "cuda":
+        cuda.reset_peak_memory_stats(place)
+    yield
+    into.append(f"{cuda.max_memory_allocated(place) / 1e9:.1f}" if place.type == "cuda" else "")
+
+
+def _texts(count):
+    """Query and text of each pair: two of three words are whole tokens."""
+    chance = np.random.default_rng(SEED)
+    return [
+        (" ".join(chance.choice(VOCABULARY, 8)), " ".join(chance.choice(VOCABULARY, WORDS)))
+        for _ in range(count)
+    ]
+
+
+def _words(chance, count, letters):
+    drawn = chance.integers(97, 123, (count, letters)).astype(np.uint8)
+    return list(dict.fromkeys(row.tobytes().decode() for row in drawn))
+
+
+WHOLE = _words(np.random.default_rng(SEED), 6000, 6)
+PROMPT = ["Query", "Document", "Relevant", "true", "false"]
+VOCABULARY = [*WHOLE, *_words(np.random.default_rng(SEED + 1), 800, 3)]
+
+
+@contextmanager
+def _made_on(place):
+    """Networks of transformers have random weights on the device where they would be read: in the
+    block, equal folders give equal weights."""
+    torch, transformers = import_optional("torch"), import_optional("transformers")
+
+    def made(kind, folder, *_, config=None, dtype=None, device_map=None, **options):
+        report = {"missing_keys": set()}
+        if device_map == "meta":
+            return None, report
+        config = config or transformers.AutoConfig.from_pretrained(folder)
+        torch.manual_seed(SEED)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            with torch.device(place):
+                network = kind(config).eval()
+        finally:
+            torch.set_default_dtype(before)
+        if hasattr(network, "cls"):
+            _sparse(network, place)
+        for weight in network.parameters():
+            weight.data = weight.data.to(dtype or torch.float32)
+        return (network, report) if options.get("output_loading_info") else network
+
+    with mock.patch.object(transformers.PreTrainedModel, "from_pretrained", classmethod(made)):
+        yield
+
+
+def _sparse(network, place):
+    """Lower the bias of a masked language model, so that a text has about 200 terms."""
+    torch = import_optional("torch")
+    ids = torch.randint(0, network.config.vocab_size, (4, 128), device=place)
+    with torch.inference_mode():
+        largest = network(input_ids=ids).logits.amax(1).float()
+    share = 1 - min(0.5, TERMS / network.config.vocab_size)
+    network.get_output_embeddings().bias.data -= largest.quantile(share).to(torch.bfloat16)
+
+
+def _save(folder, kind, shape, tiny, **more):
+    """The name of a folder with a configuration, a tokenizer, and no weights."""
+    transformers = import_optional("transformers")
+    tokenizer = t5_tokenizer((*PROMPT, *WHOLE))
+    tokenizer.add_special_tokens(
+        {"bos_token": "<unk>", "cls_token": "<unk>", "mask_token": "<unk>"}
+    )
+    tokenizer.model_max_length = 512
+    tokenizer.save_pretrained(folder)
+    sizes = {**shape, **({name: TINY[name] for name in TINY if name in shape} if tiny else {})}
+    config = getattr(transformers, f"{kind}Config")(**sizes, pad_token_id=0, **more)
+    config.save_pretrained(folder)
+    return str(folder)
+
+
+class Case(NamedTuple):
+    """What a row measures. Texts come as pairs of query and text; `library` takes a batch size too,
+    of `sizes`; `exact` computes in float32. `operations`: of the linear layers for a token;
+    attention is not counted."""
+
+    name: str
+    operations: int
+    tokens: Callable
+    ours: Callable
+    library: Callable
+    exact: Callable
+    sizes: tuple = (16, 32, 64, 128)
+
+
+def _of_model(case, place, drawn, rounds, products):
+    """A row for our system, and one for the library at its best batch size."""
+    few = drawn[: max(case.sizes)]
+    tried = {size: partial(case.library, size=size) for size in case.sizes}
+    best = fastest(tried, few, time.perf_counter)
+    library = f"library, {best} a batch"
+    systems = {"ours": case.ours, library: tried[best]}
+    seconds, _ = interleaved(systems, [[drawn]] * rounds, [few], keep_results=False)
+    peaks, results, count = [], [], len(drawn)
+    for system in systems.values():
+        with _peak(place, peaks):
+            system(few)
+        results.append(system(drawn[:EXACT]))
+    exact, tokens = case.exact(drawn[:EXACT]), np.mean(case.tokens(drawn))
+    rows = []
+    for (system, taken), peak, result in zip(seconds.items(), peaks, results, strict=True):
+        rate, base = count / np.median(taken), np.median(seconds[library])
+        share = 100 * rate * case.operations * tokens / products
+        error = max(np.abs(a - b).max() for a, b in zip(result, exact, strict=True))
+        ratio = f"{base / np.median(taken):.2f}"
+        rows.append(
+            [case.name, system, f"{rate:,.1f}", ratio, f"{share:.0f}", peak, f"{error:.1e}"]
+        )
+    return rows
+
+
+def _operations(network):
+    """Of the linear layers, for a token."""
+    linear = import_optional("torch").nn.Linear
+    layers = (each for each in network.modules() if isinstance(each, linear))
+    return 2 * sum(each.weight.numel() for each in layers)
+
+
+def _scored(scorer):
+    return lambda drawn: np.array(scorer.score(*zip(*drawn, strict=True)))
+
+
+def _pair_tokens(scorer):
+    return lambda drawn: [
+        len(each.ids) for each in scorer._inputs.encode([Pair(*p) for p in drawn])
+    ]
+
+
+def _monot5(folder, place, tiny):
+    path = _save(folder, "T5", T5_3B, tiny, decoder_start_token_id=0, n_positions=512)
+    ours, exact = (MonoT5(path, tokenizer=path, dtype=dtype, device=str(place)) for dtype in DTYPES)
+    reranker = import_optional("pyterrier_t5").MonoT5ReRanker(
+        tok_model=path, model=path, device=str(place), verbose=False
+    )
+    reranker.model.to(import_optional("torch").bfloat16)
+
+    def library(drawn, size):
+        reranker.batch_size = size
+        frame = pd.DataFrame(drawn, columns=["query", "text"])
+        frame = frame.assign(qid="q", docno=[str(row) for row in range(len(frame))])
+        return reranker(frame).set_index("docno")["score"][frame["docno"]].to_numpy(float)
+
+    operations = _operations(ours._network.encoder)
+    return Case("monoT5-3B", operations, _pair_tokens(ours), _scored(ours), library, _scored(exact))
+
+
+def _rankllama(folder, place, tiny):
+    path = _save(folder, "Llama", LLAMA_7B, tiny, architectures=["LlamaForSequenceClassification"])
+    ours, exact = (RankLLaMA(path, dtype=dtype, device=str(place)) for dtype in DTYPES)
+    torch, network = import_optional("torch"), ours._network
+    tokenizer = import_optional("transformers").AutoTokenizer.from_pretrained(path)
+
+    def library(drawn, size):
+        """As on the model's card, and transformers' own choice of the last token."""
+        scores = []
+        for start in range(0, len(drawn), size):
+            part = drawn[start : start + size]
+            texts = [f"query: {query}<unk>document: {text}" for query, text in part]
+            options = {"truncation": True, "max_length": 512, "add_special_tokens": False}
+            batch = tokenizer(texts, padding=True, return_tensors="pt", **options).to(place)
+            with torch.inference_mode():
+                inputs = batch["input_ids"], batch["attention_mask"]
+                scores += network(*inputs).logits[:, 0].tolist()
+        return np.array(scores)
+
+    case = "RankLLaMA-7B", _operations(network), _pair_tokens(ours), _scored(ours), library
+    return Case(*case, _scored(exact))
+
+
+def _texts_of(drawn):
+    return [text for _, text in drawn]
+
+
+def _encoding(name, ours, exact, library, network, sizes=(16, 32, 64, 128), as_rows=np.asarray):
+    def encoded(encoder):
+        return lambda drawn: [as_rows(each) for each in encoder.encode(_texts_of(drawn))]
+
+    def tokens(drawn):
+        return ours.tokenize(_texts_of(drawn))[1]
+
+    def of_library(drawn, size):
+        found = library.encode_document(_texts_of(drawn), batch_size=size, show_progress_bar=False)
+        return [_rows_of(each) for each in found]
+
+    operations = _operations(network)
+    return Case(name, operations, tokens, encoded(ours), of_library, encoded(exact), sizes)
+
+
+def _rows_of(found):
+    """What a library gives for a text, in float32."""
+    if isinstance(found, np.ndarray):
+        return found
+    return (found.to_dense() if found.is_sparse else found).float().cpu().numpy()
+
+
+def _qwen(name, shape, folder, place, tiny):
+    path = _save(folder, "Qwen3", shape, tiny, architectures=["Qwen3Model"])
+    settings = {"pooling": "last", "append_eos": True, "device": str(place)}
+    ours, exact = (Dense(path, dtype=dtype, **settings) for dtype in DTYPES)
+    library = import_optional("sentence_transformers")
+    parts = import_optional("sentence_transformers.sentence_transformer.modules")
+    bodies = import_optional("sentence_transformers.base.modules")
+    body = bodies.Transformer(path, model_kwargs={"dtype": import_optional("torch").bfloat16})
+    pooling = parts.Pooling(body.get_embedding_dimension(), "lasttoken")
+    model = library.SentenceTransformer(
+        modules=[body, pooling, bodies.Normalize()], device=str(place)
+    )
+    return _encoding(name, ours, exact, model, ours._network._network)
+
+
+def _splade(folder, place, tiny):
+    path = _save(folder, "Bert", BERT, tiny, architectures=["BertForMaskedLM"])
+    ours, exact = (Splade(path, dtype=dtype, device=str(place)) for dtype in DTYPES)
+    library = _of_library("SparseEncoder", path, place)
+
+    def as_rows(array):
+        row = np.zeros(len(ours.vocabulary), np.float32)
+        row[array["term"]] = array["weight"]
+        return row
+
+    network = library.transformers_model
+    return _encoding("SPLADE", ours, exact, library, network, as_rows=as_rows)
+
+
+def _of_library(kind, path, place):
+    return getattr(import_optional("sentence_transformers"), kind)(
+        path, device=str(place), model_kwargs={"dtype": import_optional("torch").bfloat16}
+    )
+
+
+def _save_colbert(folder, tiny):
+    """BERT with a projection to 128 dimensions."""
+    path = _save(folder / "body", "Bert", BERT, tiny, architectures=["BertModel"])
+    library, torch = import_optional("sentence_transformers"), import_optional("torch")
+    bodies = import_optional("sentence_transformers.base.modules")
+    masks = import_optional("sentence_transformers.multi_vector_encoder.modules")
+    expansion = {"strategy": "fixed", "length": QUERY_TOKENS, "attend": False}
+    body = bodies.Transformer(path, document_length=300, query_expansion=expansion)
+    named = {"module_input_name": "token_embeddings"}
+    down = bodies.Dense(
+        body.get_embedding_dimension(),
+        DIMENSIONS,
+        bias=False,
+        activation_function=torch.nn.Identity(),
+        **named,
+    )
+    modules = [body, down, masks.MultiVectorMask(skiplist_words=[]), bodies.Normalize(**named)]
+    library.MultiVectorEncoder(modules=modules, device="cpu").save_pretrained(str(folder / "model"))
+    return str(folder / "model")
+
+
+def _colbert(folder, place, tiny):
+    path = _save_colbert(folder, tiny)
+    settings = {"device": str(place), "storage": "float32"}
+    ours, exact = (ColBERT(path, dtype=dtype, **settings) for dtype in DTYPES)
+    library = _of_library("MultiVectorEncoder", path, place)
+    return _encoding("ColBERT", ours, exact, library, library.transformers_model)
+
+
+def _colbert_reranking(folder, place, tiny):
+    path = _save_colbert(folder, tiny)
+    ours, exact = (ColBERTReranker(path, dtype=dtype, device=str(place)) for dtype in DTYPES)
+    library = _of_library("MultiVectorEncoder", path, place)
+
+    def scored(drawn, size):
+        options = {"batch_size": size, "show_progress_bar": False}
+        queries = library.encode_query([query for query, _ in drawn], **options)
+        texts = library.encode_document(_texts_of(drawn), **options)
+        return library.similarity_pairwise(queries, texts).float().cpu().numpy()
+
+    def tokens(drawn):
+        return ours.encoder.tokenize(_texts_of(drawn))[1]
+
+    operations = _operations(library.transformers_model)
+    case = "ColBERT re-ranking", operations, tokens, _scored(ours), scored, _scored(exact)
+    return Case(*case)
+
+
+MODELS = {
+    "monoT5-3B": _monot5,
+    "RankLLaMA-7B": _rankllama,
+    "Qwen3-Embedding-0.6B": partial(_qwen, "Qwen3-Embedding-0.6B", QWEN_600M),
+    "Qwen3-Embedding-8B": partial(_qwen, "Qwen3-Embedding-8B", QWEN_8B),
+    "SPLADE": _splade,
+    "ColBERT": _colbert,
+    "ColBERT re-ranking": _colbert_reranking,
+}
+
+
+def _unit_rows(place, count, dimensions, dtype):
+    """Random vectors of length 1 on the device."""
+    torch = import_optional("torch")
+    made = torch.empty(count, dimensions, dtype=dtype, device=place)
+    for part in made.split(1 << 20):
+        drawn = torch.randn(part.shape, device=place)
+        part.copy_(torch.nn.functional.normalize(drawn, dim=1))
+    return made
+
+
+def _exact(place, count, dimensions, copies):
+    """Rows of exact search over single vectors, against a product and top-k in torch."""
+    torch = import_optional("torch")
+    torch.manual_seed(SEED)
+    stored = _unit_rows(place, count, dimensions, torch.float32)
+    queries = torch.nn.functional.normalize(
+        stored[:64] + torch.randn(64, dimensions, device=place) / dimensions**0.5, dim=1
+    )
+    asked, depth = list(queries.cpu().numpy()), min(DEPTH, count)
+    ours, rows = TorchSearch(DocumentVectors(stored.cpu().numpy()), place), []
+    scores, best = (queries @ stored.T).topk(depth, dim=1)
+    for dtype in (torch.float32, torch.float16):
+        kept, own = stored.to(dtype), queries.to(dtype)
+        name = str(dtype).removeprefix("torch.")
+        floor = kept.nbytes / copies
+        for batch in (1, 64):
+
+            def plain(kept=kept, own=own, batch=batch):
+                found = (own[:batch] @ kept.T).topk(depth, dim=1)
+                return found.values.float().cpu().numpy(), found.indices.cpu().numpy()
+
+            row = f"product and top-k, {name}, {batch} at once"
+            rows.append(_searched(row, place, plain, batch, floor, scores, best))
+    for batch in (1, 64):
+        row = f"ours, {batch} at once"
+        rows.append(
+            _searched(
+                row, place, partial(_ours, ours, asked[:batch], depth), batch, floor, scores, best
+            )
+        )
+    return [[f"{count:,} x {dimensions}: {row[0]}", *row[1:]] for row in rows]
+
+
+def _ours(search, queries, depth):
+    found = search(queries, depth)
+    return np.array([each.scores for each in found]), np.array([each.numbers for each in found])
+
+
+def _searched(name, place, search, batch, floor, scores, best):
+    """A row: milliseconds, the floor, memory, overlap and the largest error of the scores."""
+    peak = []
+    with _peak(place, peak):
+        found, numbers = search()
+    taken = 1000 * _seconds(place, search) / batch
+    expected = best[:batch].cpu().numpy()
+    overlap = np.mean([len({*a} & {*b}) / len(b) for a, b in zip(numbers, expected, strict=True)])
+    error = np.abs(found - scores[:batch].cpu().numpy()).max()
+    floor = f"{1000 * floor / batch:.3f}"
+    return [name, f"{taken:.3f}", floor, *peak, f"{overlap:.4f}", f"{error:.1e}"]
+
+
+def _late(place, tokens, copies):
+    """Rows of MaxSim, against a product in half precision and the largest of each hundred."""
+    torch, chance = import_optional("torch"), np.random.default_rng(SEED)
+    torch.manual_seed(SEED)
+    lengths = chance.integers(60, 141, max(2, tokens // 100))
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    stored = _unit_rows(place, int(offsets[-1]), DIMENSIONS, torch.float16)
+    near = stored[1000 : 1000 + QUERY_TOKENS].float()
+    noise = torch.randn(QUERY_TOKENS, DIMENSIONS, device=place) / DIMENSIONS**0.5
+    query = torch.nn.functional.normalize(near + noise, dim=1)
+    sizes, blocks = torch.tensor(lengths, device=place), []
+    for first in range(0, len(lengths), 1 << 14):
+        last = min(first + (1 << 14), len(lengths))
+        similar = stored[offsets[first] : offsets[last]].float() @ query.T
+        largest = torch.segment_reduce(similar, "max", lengths=sizes[first:last], axis=0)
+        blocks.append(largest.sum(1))
+    scores, best = torch.cat(blocks).topk(min(DEPTH, len(lengths)))
+    scores, best, depth = scores[None], best[None], len(scores)
+    half = query.half()
+
+    def plain(stored=stored):
+        similar = stored[: len(stored) // 100 * 100] @ half.T
+        largest = similar.view(-1, 100, QUERY_TOKENS).amax(1)
+        found = largest.float().sum(1).topk(min(depth, len(largest)))
+        return found.values.cpu().numpy()
+
+    floor, peak = stored.nbytes / copies, []
+    name = f"MaxSim, {len(stored):,} x {DIMENSIONS}"
+    with _peak(place, peak):
+        plain()
+    taken = f"{1000 * _seconds(place, plain):.3f}"
+    rows = [[f"{name}: product and max, of 100 each", taken, f"{1000 * floor:.3f}", *peak, "", ""]]
+    vectors = stored.cpu().numpy()
+    del stored, plain
+    _free(place)
+    ours = TorchSearch(DocumentVectors(vectors, offsets), place)
+    asked = partial(_ours, ours, [query.cpu().numpy()], depth)
+    rows.append(_searched(f"{name}: ours", place, asked, 1, floor, scores, best))
+    return rows
