@@ -261,7 +261,7 @@ def test_cells_are_matched_with_rows_by_their_factors(printed, tmp_path, form):
     # questions over 8 of them, on both sides; and half a unit of the last published digit.
     width = 2.364624 * (0.5 * (8 * 0.25 / 7) * 2 / 8) ** 0.5 + 0.005
     shown = f"0.500 0.500 0.000 [−{width:.3f}, {width:.3f}] consistent"
-    assert f"none accuracy {shown}" in lines
+    assert f"reranker=none accuracy {shown}" in lines
     width = 8 * 2.364624 * (0.5 * (8 * 0.01 / 7) * 2 / 8) ** 0.5 + 0.05
     shown = f"9.00 8.80 −0.20 [−{width + 0.2:.2f}, {width - 0.2:.2f}] consistent"
     assert f"run_dollars {shown}" in lines

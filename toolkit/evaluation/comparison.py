@@ -469,11 +469,16 @@ def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
 
 def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
     """The values of the factors of each run, numbers and truth values with the name of their
-    setting (`get_document=True`); the runs' names if these are not distinct."""
+    setting (`get_document=True`), and `none` with that of its factor where nothing else is said
+    (`reranker=none`); the runs' names if these are not distinct."""
     known = (
         [(name, str(run.factors[name])) for name in factors if name in run.factors] for run in runs
     )
-    labels = [" · ".join(starmap(_named, pairs)) or "—" for pairs in known]
+    labels = []
+    for pairs in known:
+        absent = all(value == "none" for _, value in pairs)
+        shown = map("=".join, pairs) if absent else starmap(_named, pairs)
+        labels.append(" · ".join(shown) or "—")
     return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
 
 

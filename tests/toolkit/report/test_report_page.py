@@ -700,7 +700,10 @@ def test_the_name_and_the_path_of_a_benchmark_are_shown_once():
     assert [style.label for style in ReportData(runs).styles] == ["cacm", "vaswani"]
     stages = [{"reranker": "none"}, {"reranker": "monot5", "reranker.depth": "10"}]
     partly = [replace(run, factors=row) for run, row in zip(runs, stages, strict=True)]
-    assert [style.label for style in ReportData(partly).styles] == ["none", "monot5 · depth=10"]
+    assert [style.label for style in ReportData(partly).styles] == [
+        "reranker=none",
+        "monot5 · depth=10",
+    ]
     # As in the document rows of Table 3 of arXiv 2602.21456.
     readers = [{"unit": "document", "tool.get_document": value} for value in ("False", "True")]
     rows = [replace(run, factors=row) for run, row in zip(runs, readers, strict=True)]
