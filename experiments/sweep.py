@@ -321,7 +321,7 @@ def cell_statuses(sweep: Path) -> list[CellStatus]:
 def _status(path: Path) -> CellStatus:
     try:
         return CellStatus(**read_json(path, CellStatus))
-    except (InputError, TypeError):
+    except InputError:
         return CellStatus([path.stem], RUNNING)
 
 
