@@ -542,7 +542,6 @@ def _with_texts(rows: pd.DataFrame, texts: Texts | None) -> pd.DataFrame:
 
 
 def _strings(texts: pd.Series) -> pd.Series:
-    """The texts, and an empty one where there is none. They are objects: Arrow's strings do not
-    hold half a surrogate pair."""
+    """The texts, and an empty one where there is none."""
     strings = [text if isinstance(text, str) else "" for text in texts.tolist()]
     return pd.Series(strings, texts.index, object)
