@@ -342,16 +342,18 @@ def bound(stage: Any, collection: Collection) -> Any:
 def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
     """A frame as PyTerrier's data model has it, which every stage reads: qids are text, and each
     row of a query has its first query that is not missing (PyTerrier's operators leave other rows
-    without one), and the same of all columns of the query. Lone surrogates in queries and texts
-    become U+FFFD; `InputError` for an id with one. The frame itself is not changed."""
-    for name in ("qid", "docno", "query", "text"):
-        if name in frame.columns and frame[name].dtype == object:  # Arrow's strings have none
-            given = frame[name].tolist()
-            texts = [replace_surrogates(each) if isinstance(each, str) else each for each in given]
-            if texts != given and name in ("qid", "docno"):
-                raise InputError(f"a {name} has a lone surrogate", valid="ids that UTF-8 can hold")
-            if texts != given:
-                frame = frame.assign(**{name: pd.Series(texts, frame.index, dtype=object)})
+    without one), and the same of all columns of the query. Lone surrogates in queries become
+    U+FFFD; `InputError` for a docno with one. The frame itself is not changed."""
+    for name in ("query", "docno"):
+        column = frame.get(name)
+        if column is not None and column.dtype == object:  # Arrow's strings have none
+            given = [each for each in column.tolist() if isinstance(each, str)]
+            if (text := "".join(given)).isascii() or text == replace_surrogates(text):
+                continue
+            if name == "docno":
+                raise InputError("a docno has a lone surrogate", valid="ids that UTF-8 can hold")
+            queries = [replace_surrogates(x) if isinstance(x, str) else x for x in column.tolist()]
+            frame = frame.assign(query=pd.Series(queries, frame.index, dtype=object))
     if "qid" not in frame.columns:
         return frame
     if pd.api.types.infer_dtype(frame["qid"], skipna=False) == "integer":

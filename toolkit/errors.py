@@ -292,7 +292,8 @@ def decode_json(text: str | bytes, *, constants: bool = True, replace: bool = Tr
         text: the text, which may begin with a byte order mark.
         constants: accept `NaN` and `Infinity`, which some programs write.
         replace: put U+FFFD in the place of lone surrogates, which an escape can hold
-            (`replace_surrogates`); False leaves them to the caller.
+            (`replace_surrogates`); False leaves them to the caller, and values of any depth that
+            Python reads, which is faster.
 
     Raises:
         ValueError: in one line, if it is not JSON, or is nested in more than `DEEPEST` levels.
@@ -306,7 +307,7 @@ def decode_json(text: str | bytes, *, constants: bool = True, replace: bool = Tr
         value = (_DECODER if constants else _STANDARD).decode(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return _checked(value, text, 0, len(text), replace)
+    return _checked(value, text, 0, len(text)) if replace else value
 
 
 def decode_json_at(text: str, start: int) -> tuple[Any, int]:
@@ -316,7 +317,7 @@ def decode_json_at(text: str, start: int) -> tuple[Any, int]:
         value, end = _DECODER.raw_decode(text, start)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return _checked(value, text, start, end, True), end
+    return _checked(value, text, start, end), end
 
 
 def try_json(text: str | bytes, otherwise: Any = None) -> Any:
@@ -327,11 +328,8 @@ def try_json(text: str | bytes, otherwise: Any = None) -> Any:
         return otherwise
 
 
-def _checked(value: Any, text: str, start: int, end: int, replace: bool) -> Any:
+def _checked(value: Any, text: str, start: int, end: int) -> Any:
     """`value`, which is walked through only if its text makes that necessary."""
     escaped = any(text.find(begin, start, end) >= 0 for begin in ("\\ud", "\\uD"))
     brackets = sum(text.count(bracket, start, end) for bracket in "[{")
-    if brackets <= DEEPEST and not escaped:
-        return value
-    checked = replace_surrogates_in(value)
-    return checked if replace else value
+    return replace_surrogates_in(value) if escaped or brackets > DEEPEST else value
