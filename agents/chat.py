@@ -858,5 +858,5 @@ def message_bytes(message: Message) -> int:
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     for function in functions:
         parts += [function["name"], function["arguments"]]
-    size = sum(len(str(part or "").encode("utf-8", "surrogatepass")) for part in parts)
+    size = sum(len(str(part or "").encode()) for part in parts)
     return size + _CALL * len(functions)

@@ -124,7 +124,7 @@ def cell_label(settings: Settings, groups: Sequence[str] = AGENT) -> str:
 
 def _setting(key: str, value: Any) -> str:
     is_path = isinstance(value, str) and value.startswith(("/", "~"))
-    shown = PurePath(value).name if is_path else redact(value, key)
+    shown = PurePath(value).name if is_path else value
     return f"{key.rpartition('.')[2]}={shown}"
 
 

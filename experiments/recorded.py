@@ -24,7 +24,6 @@ from soundingline.toolkit.runs import RunFolder
 
 GROUP = "benchmark"
 _OPTION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
-_DEEPEST = 20  # nested lists and objects in an argument
 _SHOWN = 80  # characters of a recorded value in a message
 
 
@@ -111,11 +110,9 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {}
 
 
-def _check_plain(value: Any, argument: str, depth: int = 0) -> None:
-    """`InputError` for what could be more than a value: keys that Hydra reads as instructions,
-    interpolations, nesting without end."""
-    if depth > _DEEPEST:
-        raise InputError(f"its argument {argument[:_SHOWN]} is nested too deeply")
+def _check_plain(value: Any, argument: str) -> None:
+    """`InputError` for what could be more than a value: keys that Hydra reads as instructions, and
+    interpolations."""
     if isinstance(value, str) and "${" in value:
         raise InputError(
             f"its argument {argument[:_SHOWN]} is {value[:_SHOWN]!r}", valid="text without ${...}"
@@ -127,10 +124,10 @@ def _check_plain(value: Any, argument: str, depth: int = 0) -> None:
                     f"its arguments have the key {key[:_SHOWN]!r}",
                     valid="keys that do not begin with an underscore",
                 )
-            _check_plain(inner, f"{argument}.{key}".lstrip("."), depth + 1)
+            _check_plain(inner, f"{argument}.{key}".lstrip("."))
     elif isinstance(value, list):
         for inner in value:
-            _check_plain(inner, argument, depth + 1)
+            _check_plain(inner, argument)
 
 
 def _without_instructions(value: Any) -> Any:

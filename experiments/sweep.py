@@ -50,7 +50,6 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.locks import lock_now, open_own
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import (
     CELLS,
@@ -266,7 +265,7 @@ def is_first(settings: Settings, cause: str) -> bool:
 @contextmanager
 def recorded_cell(settings: Settings) -> Iterator[None]:
     """Around one cell of a sweep: its status on disk. A cell that is killed stays `running`."""
-    overrides = [str(redact(item)) for item in settings.overrides]
+    overrides = list(map(str, settings.overrides))
     path = cells_folder(settings) / f"{fingerprint(overrides)}.json"
     status = CellStatus(overrides, RUNNING)
     write_quoting(path, dump_json(status._asdict()))
@@ -321,7 +320,7 @@ def cell_statuses(sweep: Path) -> list[CellStatus]:
 def _status(path: Path) -> CellStatus:
     try:
         return CellStatus(**read_json(path, CellStatus))
-    except (InputError, TypeError):
+    except InputError:
         return CellStatus([path.stem], RUNNING)
 
 

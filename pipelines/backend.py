@@ -66,8 +66,6 @@ class PipelineBackend:
         qid = self.qid or _NO_QUESTION
         row = {"qid": [qid], "query": [request.query], "reasoning": [request.reasoning]}
         with search_notes() as notes:
-            # Objects, because a model may write half a surrogate pair, which Arrow's strings do
-            # not hold.
             try:
                 ranking = self.pipeline.transform(pd.DataFrame(row, dtype=object))
             except pt.validate.InputValidationError as error:

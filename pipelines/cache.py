@@ -175,13 +175,13 @@ class ResultCache:
 
 def text_hash(text: str) -> str:
     """The hash of a text, for keys."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _digest(key: Key) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for part in key:
-        coded = part.encode("utf-8", "surrogatepass")
+        coded = part.encode()
         # The lengths distinguish ("ab", "c") from ("a", "bc").
         digest.update(len(coded).to_bytes(8, "little") + coded)
     return digest.digest()

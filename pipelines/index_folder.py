@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from soundingline.toolkit.checksums import checksums, verify_checksums
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_call, check_int
-from soundingline.toolkit.files import dump_json, fingerprint, is_free, write_json
+from soundingline.toolkit.errors import InputError, check_call, check_int, replace_surrogates
+from soundingline.toolkit.files import dump_json, fingerprint, is_free, read_record, write_json
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import RankedList
@@ -88,8 +88,8 @@ def read_manifest(
     """
     if not folder.is_dir():
         raise InputError(f"there is no {kind} index at '{folder}'", do=BUILD)
-    manifest, what = _content(folder), f"the {kind} index at '{folder}'"
-    if manifest is None:
+    manifest, what = read_record(folder / MANIFEST), f"the {kind} index at '{folder}'"
+    if not manifest:
         what = f"'{folder}' is not a complete {kind} index: its {MANIFEST} is missing or damaged"
         raise InputError(what, do=REBUILD)
     found = f"{manifest.get('format')}, version {manifest.get('version')}"
@@ -110,8 +110,7 @@ def read_manifest(
 
 def is_index(folder: Path, kind: str) -> bool:
     """Whether the folder has the manifest of an index of that kind, in any version."""
-    manifest = _content(folder)
-    return manifest is not None and manifest.get("format") == _format(kind)
+    return read_record(folder / MANIFEST).get("format") == _format(kind)
 
 
 def check_target(path: Path, kind: str, *, overwrite: bool) -> None:
@@ -129,14 +128,6 @@ def check_target(path: Path, kind: str, *, overwrite: bool) -> None:
             f"'{path}' holds an index of the kind {kind}, which would be replaced",
             do="open it, name another folder, or build with overwrite=True",
         )
-
-
-def _content(folder: Path) -> dict[str, Any] | None:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return manifest if isinstance(manifest, dict) else None
 
 
 def _format(kind: str) -> str:
@@ -194,17 +185,22 @@ def _numbered(rows: Iterable[Any]) -> Iterator[Unit]:
 
 
 def _as_unit(number: int, row: Any) -> Unit:
-    """A unit as it is, or a row of PyTerrier's as one; rows count from 1."""
+    """A unit, or a row of PyTerrier's, as a unit without lone surrogates; rows count from 1."""
     if isinstance(row, Unit):
-        return row
-    if not isinstance(row, Mapping) or any(name not in row for name in _ROW[:2]):
+        docno, title, text = row
+    elif not isinstance(row, Mapping) or any(name not in row for name in _ROW[:2]):
         raise InputError(
             f"a document came as {row!r:.200}", valid="a mapping with docno and text, or a Unit"
         )
-    if row["docno"] in (None, ""):
+    elif row["docno"] in (None, ""):
         raise InputError(f"document {number} has the docno {row['docno']!r}", valid="unique ids")
-    docno, text, title = (field_text(number, name, row.get(name)) for name in _ROW)
-    return Unit(docno, title, text)
+    else:
+        docno, text, title = (field_text(number, name, row.get(name)) for name in _ROW)
+    if docno != replace_surrogates(docno):
+        raise InputError(
+            f"document {number} has a lone surrogate in its docno", valid="ids that UTF-8 can hold"
+        )
+    return Unit(docno, replace_surrogates(title), replace_surrogates(text))
 
 
 def field_text(number: int, name: str, value: Any) -> str:
@@ -401,7 +397,7 @@ class UniqueUnits:
         """Replace the newest ids by their hashes."""
         if not self._recent:
             return
-        names = [name.encode("utf-8", "surrogatepass") for name in self._recent]
+        names = [name.encode() for name in self._recent]
         digests = b"".join(hashlib.blake2b(name, digest_size=16).digest() for name in names)
         hashes = np.frombuffer(digests, dtype="S16")
         order = np.argsort(hashes)
@@ -488,5 +484,5 @@ def of_other_units(folder: Path) -> InputError:
 
 def shard_number(unit_id: str, count: int) -> int:
     """The shard of a unit: a hash of its id modulo the number of shards."""
-    digest = hashlib.blake2b(unit_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    digest = hashlib.blake2b(unit_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") % count

@@ -465,8 +465,8 @@ def ranked(inp: pd.DataFrame, rankings: Sequence[RankedList]) -> pd.DataFrame:
 
 
 def _plain(values: Any) -> Any:
-    """Values that pandas does not convert into strings of Arrow, which cannot hold half a surrogate
-    pair, as a model may write it, and take longer to make than a search."""
+    """Values that pandas does not convert into strings of Arrow, which take longer to make than a
+    search."""
     is_object = pd.api.types.is_object_dtype(values.dtype)
     return pd.Series(values, dtype=object, copy=False) if is_object else values
 

@@ -29,7 +29,12 @@ from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
-from soundingline.toolkit.errors import InputError, check_argument_names, did_you_mean
+from soundingline.toolkit.errors import (
+    InputError,
+    check_argument_names,
+    did_you_mean,
+    replace_surrogates,
+)
 from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
@@ -337,7 +342,18 @@ def bound(stage: Any, collection: Collection) -> Any:
 def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
     """A frame as PyTerrier's data model has it, which every stage reads: qids are text, and each
     row of a query has its first query that is not missing (PyTerrier's operators leave other rows
-    without one), and the same of all columns of the query. The frame itself is not changed."""
+    without one), and the same of all columns of the query. Lone surrogates in queries become
+    U+FFFD; `InputError` for a docno with one. The frame itself is not changed."""
+    for name in ("query", "docno"):
+        column = frame.get(name)
+        if column is not None and column.dtype == object:  # Arrow's strings have none
+            given = [each for each in column.tolist() if isinstance(each, str)]
+            if (text := "".join(given)).isascii() or text == replace_surrogates(text):
+                continue
+            if name == "docno":
+                raise InputError("a docno has a lone surrogate", valid="ids that UTF-8 can hold")
+            queries = [replace_surrogates(x) if isinstance(x, str) else x for x in column.tolist()]
+            frame = frame.assign(query=pd.Series(queries, frame.index, dtype=object))
     if "qid" not in frame.columns:
         return frame
     if pd.api.types.infer_dtype(frame["qid"], skipna=False) == "integer":

@@ -1,18 +1,9 @@
-"""Windows of texts that are longer than a model reads, and characters that no tokenizer takes."""
+"""Windows of texts that are longer than a model reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-
-
-def replace_surrogates(text: str) -> str:
-    """`text` with a `?` for each lone surrogate: JSON can hold them, tokenizers reject them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
 
 
 def least_window(max_length: int) -> int:

@@ -106,7 +106,7 @@ def pages_of_document(text):
 def sent(text):
     sendable_arguments(text)
     sendable_name(text)
-    escape_qid(text.encode(errors="replace").decode())
+    escape_qid(text)
 
 
 def whole_number(text):
@@ -157,7 +157,7 @@ READERS = {
     "passage numbers": (without_identifiers, ("[", "]", "1", " ", ",", "–", "a")),
     "reasoning": (rank1, ("a", ".", "!", "</think>", " ", "é", "true")),
     "last words": (lambda text: last_words(text, 10), ("a", " ", "\n")),
-    "call": (sent, ("[", "{", "}", '"', "1", ",", "\\", "\ud800", '{"a":', "é", "%", "A")),
+    "call": (sent, ("[", "{", "}", '"', "1", ",", "\\", '{"a":', "é", "%", "A")),
     "whole number": (whole_number, (" ", "1", "+", "a")),
     "answer of a server": (
         lambda text: error_of_reply(400, {"message": text}, {}, where="m", now=0),

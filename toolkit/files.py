@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, decode_json, parse, replace_surrogates
 from soundingline.toolkit.locks import is_local, lock_now, process_alive
 from soundingline.toolkit.obfuscation import (
     MARKER,
@@ -25,7 +25,6 @@ from soundingline.toolkit.obfuscation import (
     read_text,
 )
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _swept: set[Path] = set()  # folders from which this process has removed leftovers
 
@@ -177,12 +176,16 @@ def mark_obfuscated(folder: Path) -> None:
         write_text(marker, marker_text())
 
 
-def dump_json(value: Any, *, indent: int | None = 1) -> str:
-    """The JSON text of a value, with keys in their order and Unicode characters as they are. Equal
-    values have equal texts. Values of NumPy become plain numbers, and paths become strings."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent, default=_plain) + "\n"
-    # Models write halves of surrogate pairs, which UTF-8 cannot represent but a \u escape can.
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+def dump_json(
+    value: Any, *, indent: int | None = 1, separators: tuple[str, str] | None = None
+) -> str:
+    """The JSON text of a value, with keys in their order, and Unicode characters as they are, but
+    for lone surrogates, which become U+FFFD. Equal values have equal texts. Values of NumPy become
+    plain numbers, and paths become strings."""
+    text = json.dumps(
+        value, ensure_ascii=False, indent=indent, separators=separators, default=_plain
+    )
+    return replace_surrogates(text) + "\n"
 
 
 def _plain(value: Any) -> Any:
@@ -203,10 +206,10 @@ def read_json(path: Path, kind: Any = Any, *, do: str = "") -> Any:
     its value is not of the type `kind`; `do` says what the user can do about it. The value is
     checked by `parse` and returned as it is: a `NamedTuple`, for example, stays a dictionary."""
     try:
-        value = json.loads(read_text(path).removeprefix("\ufeff"))  # a byte order mark
+        value = decode_json(read_text(path))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}", do=do) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{path} is damaged: {str(error)[:200]}", do=do) from error
     if kind is not Any:
         parse(kind, value, where=path, do=do, strict=True)
@@ -220,7 +223,7 @@ def fingerprint(*parts: Any) -> str:
     """The first twelve hexadecimal digits of the SHA-256 of the parts' JSON, which are equal for
     equal settings."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def file_hash(*paths: Path) -> str:
@@ -261,8 +264,8 @@ def file_state(path: Path) -> list[int]:
 
 def read_record(path: Path) -> dict[str, Any]:
     """The object of a JSON file that can be made again; empty if it cannot be read."""
-    with suppress(OSError, ValueError, RecursionError):
-        record = json.loads(path.read_text("utf-8"))
+    with suppress(OSError, ValueError):
+        record = decode_json(path.read_text("utf-8"))
         if isinstance(record, dict):
             return record
     return {}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import atomic_file, form_at_rest, set_aside
+from soundingline.toolkit.errors import InputError, try_json
+from soundingline.toolkit.files import atomic_file, dump_json, form_at_rest, set_aside
 from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import canary_decrypts, decrypt_line
 
@@ -162,15 +160,9 @@ def _rows(
                 raise
             yield line, "cannot be decrypted"
             continue
-        value = None
-        with suppress(ValueError, RecursionError):
-            value = json.loads(text.decode())
+        value = try_json(text)
         yield line, value if isinstance(value, dict) else "is not a JSON object"
 
 
 def _line(value: Mapping[str, Any]) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair
-        return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    return dump_json(value, indent=None, separators=(",", ":")).encode()

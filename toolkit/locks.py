@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, try_json
 
 # The rights of new files, from which the kernel removes what the umask or the default ACL of the
 # folder forbids. The functions of `tempfile` ask for fewer and would need a chmod that knows
@@ -102,9 +102,7 @@ class _Holder(NamedTuple):
     def read(cls, handle: int) -> _Holder:
         """Invalid parts are unknown: a process may be killed while it writes them, and the file may
         come from anywhere."""
-        values = None
-        with suppress(ValueError, RecursionError):
-            values = json.loads(os.pread(handle, 4096, 0))
+        values = try_json(os.pread(handle, 4096, 0))
         values = values if isinstance(values, dict) else {}
         pid, *names = (values.get(name) for name in cls._fields)
         pid = pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
@@ -214,7 +212,7 @@ def file_system(path: Path | str) -> str:
     `unknown` on other systems than Linux."""
     kinds: dict[Path, str] = {}
     with suppress(OSError):
-        for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        for line in os.fsdecode(MOUNTS.read_bytes()).splitlines():
             # 36 35 98:0 /root /point options [fields ...] - type source super-options
             head, _, tail = line.partition(" - ")
             point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), head.split(" ")[4])

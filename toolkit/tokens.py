@@ -104,10 +104,7 @@ class FileTokenizer(Tokenizer):
             size *= 2
 
     def _encoded(self, text: str) -> Any:
-        # Lone surrogates, which models write, cannot be passed to the library.
-        return self._tokenizer.encode(
-            text.encode("utf-8", "replace").decode(), add_special_tokens=False
-        )
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 WORDS = WordTokenizer()
@@ -149,7 +146,7 @@ def character_codes(text: str) -> NDArray[Any]:
     """The code of each character: 8 bits each if all are ASCII, else 32 bits. Read-only."""
     if text.isascii():
         return np.frombuffer(text.encode("ascii"), dtype=np.uint8)
-    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
 
 
 @cache

@@ -4,7 +4,6 @@ every id twice; reading derives the tier again."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,7 +15,7 @@ from annotated_types import Lt
 from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import parents
-from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.errors import InputError, decode_json, is_number, parse
 from soundingline.toolkit.files import dump_json, read_json
 from soundingline.toolkit.obfuscation import decrypt_line
 
@@ -231,14 +230,19 @@ class _CallRow(TypedDict):
     notes: NotRequired[dict[str, Any]]
 
 
-class _Record(TypedDict):
-    """A trajectory as JSON values."""
+class _OutcomeRow(TypedDict):
+    """The first values of a trajectory."""
 
     format: int
     qid: str
-    question: str
     status: str
     reason: NotRequired[str]
+
+
+class _Record(_OutcomeRow):
+    """A trajectory as JSON values."""
+
+    question: str
     answer: _Answer
     started: str
     seconds: float
@@ -341,10 +345,10 @@ def read_outcome(path: Path) -> Outcome:
             *_, last, rest = stream.read().split(b"\n")
         complete = not rest and decrypt_line(last, path) == _LAST
         head = b"\n".join(decrypt_line(line, path) for line in lines)
-        record = json.loads(head.rstrip(b",\n") + b"}")
-        if complete and record["format"] == FORMAT and record["status"] in STATUSES:
-            return Outcome(str(record["qid"]), record["status"], str(record.get("reason", "")))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        row = parse(_OutcomeRow, decode_json(head.rstrip(b",\n") + b"}"), where=path, strict=True)
+        if complete and row["format"] == FORMAT and row["status"] in STATUSES:
+            return Outcome(row["qid"], row["status"], row.get("reason", ""))
+    except (InputError, OSError, ValueError):
         pass  # The file has another layout, or is damaged, which `read_trajectory` reports.
     return Outcome.of(read_trajectory(path))
 

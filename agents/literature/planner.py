@@ -112,7 +112,7 @@ class SearchPlan:
 def normalize_requirement(requirement: str) -> str:
     """A requirement on one line, cut after 300 characters."""
     text = " ".join(requirement.split())
-    return text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_REQUIREMENT].strip()
+    return text[:_LONGEST_REQUIREMENT].strip()
 
 
 def normalize_checklist(requirements: Sequence[str], most: int) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def _queries(row: Any, known: Collection[str]) -> Iterator[PlanQuery]:
     direction = direction if direction in DIRECTIONS else ""
     lines = _texts(row.get("query") or row.get("findings") or "")
     text = "\n".join(line for part in lines for line in part.splitlines() if line.strip())
-    text = text.encode("utf-8", "replace").decode("utf-8")[:_LONGEST_QUERY]
+    text = text[:_LONGEST_QUERY]
     if operator == EXPAND:
         docids = tuple(dict.fromkeys(d for d in _texts(row.get("docids")) if d in known))
         if docids:
@@ -309,7 +309,7 @@ class ModelPlanner:
                 text = fill(self.prompt["question"], {"question": self.episode.topic.text})
             else:
                 text = self._revision(scores, number, shown)
-            size = len((self._system + text).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
+            size = len((self._system + text).encode()) // _BYTES_PER_TOKEN
             if self._room is None or size <= self._room:
                 return text
             if number == 1 or shown <= 1:

@@ -69,7 +69,7 @@ def gpus() -> list[Memory]:
         rows = subprocess.run(_SMI, capture_output=True, text=True, timeout=10, check=True).stdout
         mebibytes = [[int(cell) for cell in row.split(",")] for row in rows.splitlines()]
         return [Memory(*(number * 2**20 / GB for number in row)) for row in mebibytes]
-    except (OSError, subprocess.SubprocessError, TypeError, ValueError):
+    except (OSError, subprocess.SubprocessError, ValueError):
         return []
 
 

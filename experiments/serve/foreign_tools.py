@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from soundingline.experiments.serve.sessions import encodable_json, finite, settings_of
+from soundingline.experiments.serve.sessions import compact_json, finite, settings_of
 from soundingline.toolkit.data import DocumentStore, Hit, SearchBackend, SearchRequest, parent
 from soundingline.toolkit.search import (
     Parameter,
@@ -72,7 +72,7 @@ class PiSeriniTools(RankedBrowsing):
             **({"nextOffset": first + count} if more else {}),
             "timingMs": {"request": _milliseconds(began)},
         }
-        return ToolOutput(encodable_json(page), None, ranked)
+        return ToolOutput(compact_json(page), None, ranked)
 
     def _read(self, docid: str, offset: int | None, limit: int | None) -> ToolOutput:
         began = time.perf_counter()
@@ -80,7 +80,7 @@ class PiSeriniTools(RankedBrowsing):
         try:
             read = self.store.lines(parent(docid), 1, 1)
         except KeyError:
-            return ToolOutput(encodable_json({"found": False, "docid": docid}))
+            return ToolOutput(compact_json({"found": False, "docid": docid}))
         lines: Sequence[str] = ()
         if first <= read.total:
             read = self.store.lines(parent(docid), first, min(count, self.max_lines))
@@ -102,7 +102,7 @@ class PiSeriniTools(RankedBrowsing):
             "timingMs": {"request": _milliseconds(began)},
         }
         shown = DocumentPage(read.docid, read.title, tuple(lines), read.total, first)
-        return ToolOutput(encodable_json(page), shown if lines else None)
+        return ToolOutput(compact_json(page), shown if lines else None)
 
 
 def _milliseconds(began: float) -> float:
@@ -112,7 +112,7 @@ def _milliseconds(began: float) -> float:
 def _fitting(lines: Sequence[str], room: int) -> Sequence[str]:
     """The first lines that have at most `room` bytes together, and at least one."""
     for index, line in enumerate(lines):
-        room -= len(line.encode(errors="surrogatepass")) + 1
+        room -= len(line.encode()) + 1
         if room < 0:
             return lines[: max(1, index)]
     return lines

@@ -14,7 +14,7 @@ import anyio
 import uvicorn
 from fastapi import Body, FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -30,9 +30,10 @@ from soundingline.experiments.serve.sessions import (
     ServerOptions,
     Service,
     answer_text,
-    encodable_json,
+    compact_json,
     is_loopback,
 )
+from soundingline.toolkit.errors import replace_surrogates_in
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
 
@@ -45,6 +46,7 @@ _DEFECT = {"error": "defect", "message": "a defect of the server; its log has th
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    _replace_surrogates = model_validator(mode="before")(replace_surrogates_in)
 
 
 Handle = Annotated[str, Field(description="The handle of a session.")]
@@ -246,7 +248,7 @@ async def _pi_serini(service: Service, tool: str, body: _Body, handle: str | Non
 
 def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Response:
     """A JSON reply; `ApiError` if it has more than `limit` characters."""
-    text = encodable_json(value)
+    text = compact_json(value)
     if limit is not None and len(text) > limit:
         raise ApiError(
             500,

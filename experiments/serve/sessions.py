@@ -95,7 +95,7 @@ _LOG = logging.getLogger(__name__)
 _MAX_WAITING = 16  # calls that wait for one session
 _NO_TOPIC = Topic("", "")
 _NO_QUESTION = "there is no question yet: call question first, and send its session"
-_compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+compact_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 class ApiError(HTTPException):
@@ -110,16 +110,6 @@ class ApiError(HTTPException):
     def body(self) -> dict[str, str]:
         """The refusal as a JSON object."""
         return {"error": self.code, "message": self.message}
-
-
-def encodable_json(value: Any) -> str:
-    """Compact JSON that UTF-8 can encode."""
-    text = _compact_json(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, which only an escape of JSON can hold
-        return json.dumps(value, separators=(",", ":"))
-    return text
 
 
 def finite(score: float) -> float | None:

@@ -330,7 +330,7 @@ class _Loading:
     def _rows(self, units: UniqueUnits) -> Iterator[dict[str, Any]]:
         ours = self.engine.analyzer not in _ANALYZERS
         for number, unit in enumerate(units):
-            if len(unit.unit_id.encode("utf-8", "surrogatepass")) > _LONGEST_ID:
+            if len(unit.unit_id.encode()) > _LONGEST_ID:
                 raise InputError(
                     f"unit id '{unit.unit_id:.60}...' is too long for a search cluster",
                     valid=f"{_LONGEST_ID} bytes at most",

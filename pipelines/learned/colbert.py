@@ -19,7 +19,7 @@ from soundingline.pipelines.device import pack_linear_layers, within_memory
 from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
 from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEncoder
 from soundingline.pipelines.stage import shared
-from soundingline.pipelines.windows import replace_surrogates, split_into_windows
+from soundingline.pipelines.windows import split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 
@@ -105,7 +105,6 @@ class ColBERT(VectorEncoder):
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
         """See `Encoder`; markers are counted."""
-        texts = [replace_surrogates(text) for text in texts]
         return texts, [min(length, self.limit) for length in self.lengths(texts)]
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
@@ -114,12 +113,11 @@ class ColBERT(VectorEncoder):
             return []
         with self._computing:
             prompt = self._network.prompts.get("document") or ""
-            prompted = [prompt + replace_surrogates(text) for text in texts]
+            prompted = [prompt + text for text in texts]
             return list(map(len, self._network.tokenizer(prompted, verbose=False)["input_ids"]))
 
     def windows(self, text: str) -> list[str]:
         """A document cut between words into pieces that the model reads to their end."""
-        text = replace_surrogates(text)
         room = self.limit - self.lengths([""])[0]
         with self._computing:
             tokenize = partial(self._network.tokenizer, verbose=False)
@@ -146,7 +144,7 @@ class ColBERT(VectorEncoder):
     def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
             vectors = getattr(self._network, method)(
-                [replace_surrogates(text) for text in texts],
+                list(texts),
                 batch_size=len(texts),
                 show_progress_bar=False,
                 convert_to_numpy=True,

@@ -21,7 +21,6 @@ from soundingline.pipelines.device import (
 from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
 from soundingline.pipelines.learned.vectors import VectorEncoder, VectorEngine
 from soundingline.pipelines.stage import Collection, shared
-from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -147,7 +146,7 @@ class Dense(VectorEncoder):
 
     def _tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[Sequence[Any], list[int]]:
         with self._computing:
-            return self._network.tokenize([replace_surrogates(text) for text in texts], side)
+            return self._network.tokenize(list(texts), side)
 
     def _vectors(self, items: Sequence[Any], side: PromptSide) -> Vectors:
         with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):

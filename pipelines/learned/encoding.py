@@ -37,12 +37,11 @@ from soundingline.pipelines.index_folder import (
     shard_number,
     shards_missing,
 )
-from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.checksums import verify_checksum_list, write_checksum_list
 from soundingline.toolkit.console import notify, progress_bar
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int
-from soundingline.toolkit.files import atomic_folder, backup_path, write_json
+from soundingline.toolkit.files import atomic_folder, backup_path, read_record, write_json
 
 SPARSE = np.dtype([("term", "<i4"), ("weight", "<f4")])
 """A term's number in the model's vocabulary, and its weight."""
@@ -318,7 +317,7 @@ def _digest(units: Sequence[Unit]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for unit in units:
         for part in unit:
-            coded = part.encode("utf-8", "surrogatepass")
+            coded = part.encode()
             # Lengths keep ("ab", "c") and ("a", "bc") apart.
             digest.update(len(coded).to_bytes(8, "little") + coded)
     return digest.hexdigest()
@@ -326,7 +325,7 @@ def _digest(units: Sequence[Unit]) -> str:
 
 def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, digest: str) -> _Head:
     """Encode and write one block."""
-    arrays = encoder.encode([replace_surrogates(unit.contents) for unit in units])
+    arrays = encoder.encode([unit.contents for unit in units])
     for unit, rows in zip(units, arrays, strict=True):
         values = rows["weight"] if rows.dtype == SPARSE else rows
         if not np.isfinite(values).all():
@@ -344,7 +343,6 @@ def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, dige
         np.save(unfinished / _VALUES, values)
         np.save(unfinished / _OFFSETS, offsets)
         content = {**head._asdict(), "unit_ids": [unit.unit_id for unit in units]}
-        # ASCII, because an id may hold a lone surrogate, which JSON can hold and UTF-8 cannot.
         (unfinished / _IDS).write_text(json.dumps(content), "ascii")
         write_checksum_list(unfinished)
     return head
@@ -371,12 +369,9 @@ def _block_path(folder: Path, number: int) -> Path:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
-        if all(content.get(name) == value for name, value in _FORMAT.items()):
-            return content
-    except (OSError, ValueError, AttributeError):
-        pass
+    content = read_record(folder / MANIFEST)
+    if all(content.get(name) == value for name, value in _FORMAT.items()):
+        return content
     raise InputError(
         f"'{folder}' is not an encoded corpus: it has no {MANIFEST} of one",
         do="name another folder, or remove this one",

@@ -42,11 +42,9 @@ from soundingline.pipelines.lexical.storage import (
     check_table,
     load_postings,
     map_bytes,
-    to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import LRUCache, shared
-from soundingline.pipelines.windows import replace_surrogates
 from soundingline.toolkit.errors import InputError, check_int, check_number, check_weights
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.jit import compiled
@@ -138,10 +136,10 @@ class ImpactIndex(InvertedIndex):
             if vocabulary is None:
                 blocks, vocabulary = spooled(documents, work)
             with closing(StringWriter(folder / TERMS)) as terms:
-                terms.extend(map(to_bytes, vocabulary))
+                terms.extend(map(str.encode, vocabulary))
             with closing(StringWriter(folder / UNITS)) as units:
                 for block in blocks:
-                    units.extend(map(to_bytes, block.unit_ids))
+                    units.extend(map(str.encode, block.unit_ids))
                     count += len(block.unit_ids)
             read = partial(_read_impacts, blocks, scale)
             postings, kind = invert(
@@ -398,9 +396,8 @@ class SparseEncoder(Encoder):
         """`InputError` if the queries have another vocabulary than an index."""
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        texts = [replace_surrogates(text) for text in texts]
         with self._computing:
-            coded = self.tokenizer(texts, truncation=True, max_length=self._limit)
+            coded = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
         return texts, list(map(len, coded["input_ids"]))
 
     def encode_queries(self, texts: Sequence[str]) -> list[dict[str, float]]:
@@ -609,13 +606,12 @@ class Sparta(SparseEncoder):
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The weight of a token is how often the query has it; no model is needed."""
-        texts = [replace_surrogates(text) for text in texts]
         with self._computing:
-            coded = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+            coded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)
         terms = self.vocabulary
         return [
             {terms[token]: float(count) for token, count in Counter(tokens).items()}
-            for tokens in coded
+            for tokens in coded["input_ids"]
         ]
 
     def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:

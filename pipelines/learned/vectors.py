@@ -50,7 +50,6 @@ from soundingline.pipelines.lexical.storage import (
     StringWriter,
     check_offsets,
     check_table,
-    to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import LazyValues, shared
@@ -124,7 +123,7 @@ class VectorEngine(LearnedEngine):
         with atomic_folder(path, replace=True) as folder:
             names = StringWriter(folder / _UNITS)
             for block in blocks:
-                names.extend(map(to_bytes, block.unit_ids))
+                names.extend(map(str.encode, block.unit_ids))
             names.close()
             write_metadata(folder, VectorIndex.ARTIFACT_TYPE, VectorIndex.ARTIFACT_FORMAT)
             content = {

@@ -17,7 +17,6 @@ from string import ascii_letters, digits
 from threading import Lock
 from typing import Any
 
-from soundingline.pipelines.lexical.storage import to_bytes
 from soundingline.pipelines.lexical.word_break import (
     BYTE_CLASSES,
     MAX_LENGTH,
@@ -428,7 +427,7 @@ class NgramAnalyzer(Analyzer):
         return terms
 
     def _slot(self, ngram: str) -> str:
-        return f" {self._hash(to_bytes(ngram), positive=True) % self.slots}"
+        return f" {self._hash(ngram.encode(), positive=True) % self.slots}"
 
 
 def is_ngram(term: str) -> bool:

@@ -53,7 +53,6 @@ from soundingline.pipelines.lexical.storage import (
     StringWriter,
     array_path,
     encode_lengths,
-    to_bytes,
 )
 from soundingline.pipelines.lexical.word_break import WordTable
 from soundingline.toolkit.console import track
@@ -156,9 +155,9 @@ def read_texts(
     # A new vocabulary begins that many batches late, so that all of them must be small.
     characters = min(_BATCH_CHARACTERS, memory // (64 * (1 + AHEAD)))
     for batch, texts in _batches(checked, characters):
-        ids.extend(to_bytes(unit.unit_id) for unit in batch)
+        ids.extend(unit.unit_id.encode() for unit in batch)
         for field, writer in writers.items():
-            writer.extend(to_bytes(getattr(unit, field)) for unit in batch)
+            writer.extend(getattr(unit, field).encode() for unit in batch)
         number += len(batch)
         if number > LARGEST_INDEX:
             raise too_many(number)
@@ -262,7 +261,7 @@ class WordForms:
         if max(len(self._table), self._table.length // _FORM_BYTES) > self._limit:
             self._table.clear()
         known = len(self._table)
-        forms, form_ends = self._table.numbers(list(map(to_bytes, texts)))
+        forms, form_ends = self._table.numbers(list(map(str.encode, texts)))
         return partial(self._tokens, forms, form_ends, known, self._table.forms(known))
 
     def _tokens(
@@ -317,7 +316,7 @@ class Segment:
             start = stream.tell()
             stream.write(terms.tobytes() + frequencies.tobytes())
         with terms_path(self._folder, self._name).open("ab") as stream:
-            stream.writelines(to_bytes(term) + b"\n" for term in self._numbers.take_unwritten())
+            stream.writelines(term.encode() + b"\n" for term in self._numbers.take_unwritten())
         return Batch(self._name, start, distinct, tokens.lengths)
 
 

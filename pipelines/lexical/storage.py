@@ -130,22 +130,13 @@ def map_array(folder: Path, name: str, kind: str) -> NDArray[Any]:
     return np.frombuffer(map_bytes(array_path(folder, name)), dtype=kind)
 
 
-def to_bytes(text: str) -> bytes:
-    """UTF-8; a lone surrogate, which JSON can carry, survives."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def to_text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
-
-
 def to_texts(data: bytes, bounds: Sequence[int]) -> list[str]:
     """The strings between neighbouring `bounds` of `data`."""
     pairs = pairwise(bounds)
     if data.isascii():  # all to text at once is faster
         text = data.decode("ascii")
         return [text[start:end] for start, end in pairs]
-    return [to_text(data[start:end]) for start, end in pairs]
+    return [data[start:end].decode() for start, end in pairs]
 
 
 class StringWriter:
@@ -194,12 +185,12 @@ class StringTable:
         return self._blob[self._offsets[position] : self._offsets[position + 1]]
 
     def __iter__(self) -> Iterator[str]:
-        return (to_text(self.data(position)) for position in range(len(self)))
+        return (self.data(position).decode() for position in range(len(self)))
 
     def __getitem__(self, position: int) -> str:
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of a table of {len(self)} strings")
-        return to_text(self.data(position))
+        return self.data(position).decode()
 
     def take(self, positions: NDArray[Any]) -> list[str]:
         """The strings at these positions, whose bytes are copied and decoded together."""
@@ -211,7 +202,7 @@ class StringTable:
 
     def find(self, text: str) -> int:
         """The position of `text` in a table that is sorted by its bytes; -1 if it is not there."""
-        key = to_bytes(text)
+        key = text.encode()
         position = bisect.bisect_left(range(len(self)), key, key=self.data)
         return position if position < len(self) and self.data(position) == key else -1
 

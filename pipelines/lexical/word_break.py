@@ -214,10 +214,10 @@ def scan(text: str) -> list[str]:
 
 
 def _within_limit(window: str) -> str:
-    units = window.encode("utf-16-le", "surrogatepass")[: 2 * MAX_LENGTH]
+    units = window.encode("utf-16-le")[: 2 * MAX_LENGTH]
     if len(units) == 2 * MAX_LENGTH and 0xD8 <= units[-1] < 0xDC:
         units = units[:-2]
-    return units.decode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le")
 
 
 class _Pieces(dict[str, tuple[str, ...]]):

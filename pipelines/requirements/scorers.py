@@ -6,7 +6,6 @@ See `soundingline.toolkit.search.scoring` for the protocol and
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -19,7 +18,7 @@ from soundingline.pipelines.cache import Key, ResultCache, text_hash
 from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import Counts
-from soundingline.toolkit.errors import FileName, InputError, parse
+from soundingline.toolkit.errors import FileName, InputError, decode_json, parse
 from soundingline.toolkit.files import file_hash, fingerprint, read_text
 from soundingline.toolkit.search.scoring import (
     BY_SCORE,
@@ -324,8 +323,8 @@ class FileScorer:
                 continue
             where = f"line {number} of {self.path}"
             try:
-                data = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                data = decode_json(line)
+            except ValueError as error:
                 raise InputError(f"{where} is not JSON ({error})") from None
             row = parse(DocumentRow, data, where=where)
             document = _normalised(row.query), row.docid

@@ -17,7 +17,7 @@ from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import in_float32, pack_linear_layers
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
-from soundingline.pipelines.windows import least_window, replace_surrogates, split_into_windows
+from soundingline.pipelines.windows import least_window, split_into_windows
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
@@ -81,7 +81,7 @@ class CrossEncoderInputs:
         """What is read of each pair."""
         if not pairs:
             return []
-        sides = [list(map(replace_surrogates, side)) for side in zip(*pairs, strict=True)]
+        sides = map(list, zip(*pairs, strict=True))
         coded = self._coded(*sides, truncation="longest_first", max_length=self.max_length)
         return [
             CrossEncoderInput(
@@ -93,7 +93,7 @@ class CrossEncoderInputs:
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that each fit and do not overlap, cut between words if possible.
         The whole document if it fits, or if the query leaves less than an eighth of the length."""
-        query, text = map(replace_surrogates, pair)
+        query, text = pair
         # The query, and the special tokens of a pair.
         (around,) = self._sizes(query, [""])
         room = self.max_length - around

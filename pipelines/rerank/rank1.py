@@ -24,7 +24,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, identity
 from soundingline.toolkit.llm.errors import ContextOverflow, ModelError, ServerGone, Unreachable
 from soundingline.toolkit.llm.messages import SamplingParams, Token, Turn, user
-from soundingline.toolkit.llm.wire import sendable
 from soundingline.toolkit.tokens import count_tokens, truncate
 
 UNDECIDED = 0.5
@@ -283,7 +282,7 @@ class Rank1Prompts:
         """The prompt of a pair. A `share` below 1 keeps only that part of the document, for servers
         that count more tokens than the estimate."""
         query, room = self._query(pair)
-        document = sendable(pair.text)
+        document = pair.text
         text = shortened(document, room)
         if share < 1:
             text = shortened(text, max(1, int(estimated_tokens(text) * share)))
@@ -291,17 +290,17 @@ class Rank1Prompts:
         return Rank1Prompt(
             f"{opening}{query}{between}{text}{ending}",
             len(text) < len(document),
-            len(query) < len(sendable(pair.query)),
+            len(query) < len(pair.query),
         )
 
     def windows(self, pair: Pair) -> list[str]:
         """The text of the document in at least one part, each of which fits."""
         _, room = self._query(pair)
-        return split_from_front(sendable(pair.text), lambda rest: shortened(rest, room))
+        return split_from_front(pair.text, lambda rest: shortened(rest, room))
 
     def _query(self, pair: Pair) -> tuple[str, int]:
         """The query, and the tokens that it leaves to the document."""
-        query = shortened(sendable(pair.query), self._room // 2)
+        query = shortened(pair.query, self._room // 2)
         return query, self._room - estimated_tokens(query)
 
 

@@ -34,7 +34,7 @@ from soundingline.pipelines.stage import (
     places_in,
     shared,
 )
-from soundingline.toolkit.errors import InputError, Runtime, check_int
+from soundingline.toolkit.errors import InputError, Runtime, check_int, replace_surrogates
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -542,7 +542,6 @@ def _with_texts(rows: pd.DataFrame, texts: Texts | None) -> pd.DataFrame:
 
 
 def _strings(texts: pd.Series) -> pd.Series:
-    """The texts, and an empty one where there is none. They are objects: Arrow's strings do not
-    hold half a surrogate pair."""
-    strings = [text if isinstance(text, str) else "" for text in texts.tolist()]
+    """The texts without lone surrogates, and an empty one where there is none."""
+    strings = [replace_surrogates(x) if isinstance(x, str) else "" for x in texts.tolist()]
     return pd.Series(strings, texts.index, object)

@@ -163,13 +163,6 @@ def strange_call(draw, identifier, right):
     return FunctionCall(identifier, name, draw.choice(JUNK) if draw.random() < 0.03 else text)
 
 
-class Plain(ScriptedModel):
-    """Copies no request, which a surrogate would break."""
-
-    async def respond(self, messages, tools=(), settings=None):
-        return self._choose(messages, settings)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "right"),
@@ -202,7 +195,7 @@ def test_thousands_of_strange_calls_end_in_results_or_tool_errors(tool, right):
         calls = tuple(strange_call(draw, f"c{turn}-{n}", right) for n in range(4))
         return Turn(tool_calls=calls, reasoning=draw.choice(TEXTS))
 
-    agent = ChatAgent(model=Plain(choose=choose))
+    agent = ChatAgent(model=ScriptedModel(choose=choose))
     errors = 0
     for number in range(STRANGE):
         topic = Topic(f"q{number}", "Which mill?")

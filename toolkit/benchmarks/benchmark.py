@@ -175,7 +175,7 @@ class Benchmark:
         if not self._corpus_fingerprint:
             digest = hashlib.sha256()
             for document in self.read_documents():
-                digest.update(dump_json(document, indent=None).encode(errors="surrogatepass"))
+                digest.update(dump_json(document, indent=None).encode())
             self._corpus_fingerprint = digest.hexdigest()[:12]
         return self._corpus_fingerprint
 

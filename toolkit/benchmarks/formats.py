@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,13 +11,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field
 
 from soundingline.toolkit.data import LARGEST_GRADE, Topic
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, decode_json, parse, replace_surrogates
 from soundingline.toolkit.files import file_hash
 
 R = TypeVar("R")
 
 _HASHES: dict[tuple[str, int, int], str] = {}
-_decode = json.JSONDecoder().decode  # without the checks that `json.loads` repeats on each line
 JSON_LINES = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 """What names of JSON-lines files end with, compressed by gzip or not; the content decides."""
 _GZIP = b"\x1f\x8b"  # RFC 1952, section 2.3.1
@@ -28,11 +26,8 @@ HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"}
 def _as_text(value: Any) -> Any:
     """The digits of an integer, and other values as they are. `ValueError` for a string that UTF-8
     cannot encode."""
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise ValueError("half a surrogate pair, from a broken \\u escape") from None
+    if isinstance(value, str) and value != replace_surrogates(value):
+        raise ValueError("half a surrogate pair, from a broken \\u escape")
     return str(value) if type(value) is int else value
 
 
@@ -90,8 +85,8 @@ def records(path: Path) -> Iterator[tuple[Location, dict[str, Any]]]:
     """The objects of a JSON-lines file."""
     for location, line in lines(path):
         try:
-            record = _decode(line)
-        except (ValueError, RecursionError) as error:
+            record = decode_json(line, replace=False)
+        except ValueError as error:
             raise InputError(
                 f"{location} is not JSON ({error})", valid="one JSON object a line", do="Repair it"
             ) from None

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -256,9 +256,8 @@ class SqliteStore:
         raise KeyError(unit_id)
 
     def _row(self, columns: str, docid: str) -> tuple[Any, ...] | None:
-        query, row = f"SELECT {columns} FROM documents WHERE docid = ?", None
-        with suppress(UnicodeEncodeError):  # Models write lone surrogates; no docid contains one.
-            row = self._texts.execute(query, (docid,)).fetchone()
+        query = f"SELECT {columns} FROM documents WHERE docid = ?"
+        row: tuple[Any, ...] | None = self._texts.execute(query, (docid,)).fetchone()
         return row
 
     @property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from typing_extensions import TypedDict
 
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, decode_json, parse, try_json
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
 from soundingline.toolkit.evaluation.evaluation import JUDGES, VERDICTS, RecordedJudge
 from soundingline.toolkit.files import fingerprint, read_json, write_json
@@ -249,13 +248,13 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     if text.startswith("```") and text.endswith("```") and len(text) > 6:
         text = text[3:-3].removeprefix("json").strip()
     try:
-        value = json.loads(text)
+        value = decode_json(text)
         parse(_Reply, value, where="a verdict", strict=True)
         if value.keys() != _Reply.__annotations__.keys():
             raise ValueError("a field too many")
         if not 0 <= (value["confidence"] or 0) <= 100:
             raise ValueError("a confidence is from 0 to 100")
-    except (InputError, ValueError, RecursionError):
+    except (InputError, ValueError):
         return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(
         qid=case.qid,
@@ -290,10 +289,7 @@ def verdict_in_text(case: JudgeCase, text: str) -> ModelVerdict:
 
 def _json_fields(text: str) -> dict[str, Any]:
     """The JSON object between the first brace and the last; empty without one."""
-    try:
-        value = json.loads(text[text.find("{") : text.rfind("}") + 1])
-    except (ValueError, RecursionError):
-        return {}
+    value = try_json(text[text.find("{") : text.rfind("}") + 1])
     return value if isinstance(value, dict) and "correct" in value else {}
 
 
@@ -383,9 +379,7 @@ def verdicts_in(path: Path) -> dict[str, ModelVerdict]:
             )
             for row in rows
         ]
-        if odd := {row.error for row in verdicts} - {"", FAILED, UNREADABLE}:
-            raise ValueError(f"the verdict has the unknown error {odd.pop()!r}")
-    except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
+    except (InputError, OSError, ValueError) as error:
         raise InputError(
             f"{path} is not a file of verdicts: {error}", do="move it away and judge again"
         ) from error

@@ -6,7 +6,6 @@ reading it failed; here only documents that were shown count."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -19,7 +18,7 @@ from typing_extensions import Required, TypedDict
 
 from soundingline.toolkit.benchmarks.formats import Id
 from soundingline.toolkit.data import Qrels, parent
-from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.errors import InputError, is_number, parse, try_json
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.judge import UNREADABLE, ModelVerdict
 from soundingline.toolkit.evaluation.published import (
@@ -406,8 +405,7 @@ def _decrypted(item: _Item, canary: Canary) -> _Item:
     if isinstance(output, str):
         output = canary.decrypt(output)
         if output == "null" or output.startswith("["):  # JSON of a list or of null
-            with suppress(ValueError, RecursionError):
-                output = json.loads(output)
+            output = try_json(output, output)
     elif isinstance(output, list):
         output = [
             {**part, "text": canary.decrypt(part["text"])} if is_text_part(part) else part

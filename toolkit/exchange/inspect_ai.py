@@ -1,8 +1,7 @@
 """Logs of Inspect AI, in and out: `.eval` files (zip archives with one member a sample) and `.json`
 files, in version 2 of its format. The package `inspect_ai` is not needed: it brings 62 packages,
-cannot write or read half a surrogate pair, which models emit, and keeps a whole log in memory (1.6
-GB for 830 questions; 0.16 GB here). `tests/integration` reads, scores and shows our logs with it
-and reads logs that it wrote."""
+and keeps a whole log in memory (1.6 GB for 830 questions; 0.16 GB here). `tests/integration` reads,
+scores and shows our logs with it, and reads logs that it wrote."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -23,7 +21,14 @@ from pydantic import Field
 from typing_extensions import Required, TypedDict
 
 from soundingline.toolkit.benchmarks.formats import Id
-from soundingline.toolkit.errors import InputError, is_number, parse
+from soundingline.toolkit.errors import (
+    InputError,
+    decode_json,
+    decode_json_at,
+    is_number,
+    parse,
+    try_json,
+)
 from soundingline.toolkit.exchange.transcript import (
     RECORD_KEY,
     ForeignCall,
@@ -46,7 +51,6 @@ _ZSTANDARD = 93  # zip's number of the compression that Inspect prefers
 _CHUNK = 1 << 20  # characters of a `.json` file that are read at once
 _EPOCHS = 1_000_000  # more than any log has; folders of repeats have numbers of six digits
 _LONG = 100  # characters above which a text of the pool is an attachment, as in Inspect
-_DECODER = json.JSONDecoder()
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile(r"[_/:+]")
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
@@ -208,7 +212,7 @@ def sample(
     for message in messages:
         content = message["content"]
         if isinstance(content, str) and len(content) > _LONG:
-            name = hashlib.sha256(content.encode(errors="surrogatepass")).hexdigest()[:32]
+            name = hashlib.sha256(content.encode()).hexdigest()[:32]
             attachments[name] = content
             content = f"attachment://{name}"
         pool.append({**message, "content": content})
@@ -261,9 +265,8 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
                 row["content"] = [{**thought, "redacted": False}, *text]
             calls = []
             for call in message.get("tool_calls") or ():
-                function, arguments = call["function"], None
-                with suppress(ValueError, RecursionError):
-                    arguments = json.loads(function["arguments"] or "{}")
+                function = call["function"]
+                arguments = try_json(function["arguments"] or "{}")
                 shared = {"id": call["id"], "function": function["name"], "type": "function"}
                 if isinstance(arguments, dict):
                     calls.append({**shared, "arguments": arguments})
@@ -526,13 +529,13 @@ def _zipped_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     )
                 packed = member.compress_type == _ZSTANDARD
                 text = _unpacked(stream, member) if packed else archive.read(member)
-                content = json.loads(text)
+                content = decode_json(text)
                 if not isinstance(content, dict):
                     raise InputError(f"{location} is not a sample")
                 yield location, content
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
         raise InputError(f"{path} is not a complete log: {error}", do="copy it again") from None
-    except (ValueError, RecursionError, EOFError, struct.error) as error:
+    except (ValueError, EOFError, struct.error) as error:
         raise InputError(f"{path} is damaged: {str(error)[:200]}", do="copy it again") from None
 
 
@@ -573,7 +576,7 @@ def list_items(path: Path, name: str) -> Iterator[Any]:
             yield from _JsonStream(stream).items(name)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(
             f"{path} is not JSON: {str(error)[:200]}", valid="a complete JSON object"
         ) from None
@@ -611,7 +614,7 @@ class _JsonStream:
         self._next()
         while True:
             try:
-                value, end = _DECODER.raw_decode(self._buffer, self._at)
+                value, end = decode_json_at(self._buffer, self._at)
             except ValueError:
                 if self._ended:
                     raise

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from soundingline.toolkit.benchmarks.formats import records
 from soundingline.toolkit.data import PASSAGE_MARK, parent
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, parse, try_json
 from soundingline.toolkit.files import read_json
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.session import ExposureLog
@@ -232,10 +232,7 @@ def call_arguments(arguments: Any) -> dict[str, Any]:
     """The arguments of a call as an object. Text that is not a JSON object becomes the value of
     `unreadable`."""
     if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            parsed = None
+        parsed = try_json(arguments or "{}")
         arguments = parsed if isinstance(parsed, dict) else {"unreadable": arguments}
     return recordable({} if arguments is None else arguments)
 
@@ -301,21 +298,19 @@ def embed_record(trajectory: Trajectory, outputs: Sequence[str]) -> dict[str, An
 def extract_record(location: str, embedded: Any, outputs: Sequence[str]) -> Trajectory:
     """The trajectory of an embedded record (`embed_record`); `InputError` if it is damaged."""
 
-    def completed(row: Any, name: str) -> dict[str, Any]:
+    def completed(row: Mapping[str, Any], name: str) -> dict[str, Any]:
         if _OUTPUT_NUMBER not in row:
             return dict(row)
         number = row[_OUTPUT_NUMBER]
         if not isinstance(number, int) or number not in range(len(outputs)):
-            raise ValueError(f"there is no output {str(number)[:40]}")
+            raise InputError(f"{what}: there is no output {str(number)[:40]}", do=_EXPORT_AGAIN)
         return _renamed(row, _OUTPUT_NUMBER, name, outputs[number])
 
     what = f"{location} was written by us and is damaged"
-    try:
-        record = dict(embedded)
-        record["calls"] = [completed(call, "output") for call in record["calls"]]
-        record["messages"] = [completed(message, "content") for message in record["messages"]]
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{what}: {error}", do=_EXPORT_AGAIN) from None
+    parse(_Embedded, embedded, where=what, do=_EXPORT_AGAIN, strict=True)
+    calls = [completed(call, "output") for call in embedded["calls"]]
+    messages = [completed(message, "content") for message in embedded["messages"]]
+    record = {**embedded, "calls": calls, "messages": messages}
     return from_record(record, where=what, do=_EXPORT_AGAIN)
 
 
@@ -331,6 +326,11 @@ def edited_file(location: str) -> InputError:
         f"{location} was changed after it was exported: its content and its {RECORD_KEY!r} differ",
         do=_EXPORT_AGAIN,
     )
+
+
+class _Embedded(TypedDict):
+    calls: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
 
 
 class _Function(TypedDict):
@@ -376,12 +376,9 @@ def _docids(output: Any, levels: int) -> Iterator[str]:
     if levels == 0:
         return
     if isinstance(output, str):
-        if output.lstrip()[:1] in ("[", "{"):
-            try:
-                yield from _docids(json.loads(output), levels - 1)
-                return
-            except (ValueError, RecursionError):
-                pass
+        if output.lstrip()[:1] in ("[", "{") and (value := try_json(output)) is not None:
+            yield from _docids(value, levels - 1)
+            return
         if '"docid"' in output:
             yield from (quoted or number for quoted, number in _DOCID.findall(output))
         else:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from soundingline.toolkit.errors import try_json
 from soundingline.toolkit.llm.messages import Message, Tools, user
 from soundingline.toolkit.llm.messages import system as system_message
 from soundingline.toolkit.llm.prompts import json_values
@@ -162,13 +163,10 @@ def _example(action: Mapping[str, Any]) -> str:
 def _written(message: Message) -> str:
     """The actions of an assistant message that was not written as one, such as an agent's own."""
     functions = [call["function"] for call in message.get("tool_calls") or ()]
-    actions = []
-    for function in functions:
-        try:
-            arguments = json.loads(function["arguments"])
-        except (ValueError, RecursionError):
-            arguments = function["arguments"]
-        actions.append(_example({function["name"]: arguments}))
+    actions = [
+        _example({each["name"]: try_json(each["arguments"], each["arguments"])})
+        for each in functions
+    ]
     return "\n".join(filter(None, [message.get("content"), *actions]))
 
 

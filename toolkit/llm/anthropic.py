@@ -241,7 +241,7 @@ def _described(schema: Mapping[str, Any], bounds: Sequence[str]) -> dict[str, An
 def opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
     """The system messages that open the transcript, joined, and the rest."""
     first = list(takewhile(lambda message: message["role"] == "system", messages))
-    text = "\n\n".join(wire.sendable(message.get("content")) for message in first)
+    text = "\n\n".join(message.get("content") or "" for message in first)
     return text, messages[len(first) :]
 
 
@@ -258,7 +258,7 @@ def join_roles(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
-    content = wire.sendable(message.get("content"))
+    content = message.get("content") or ""
     text = {"type": "text", "text": content if content.strip() else _EMPTY}
     if message["role"] == "tool":
         result = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": content}
@@ -284,7 +284,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
-    sent = wire.sendable_tree(block)
+    sent = wire.without_none(block)
     if block["type"] == "tool_use":
         sent["name"] = wire.sendable_name(str(block.get("name") or ""))
         sent["input"] = wire.sendable_object(str(block.get("input") or ""))

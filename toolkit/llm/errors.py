@@ -6,12 +6,12 @@ request in the same way. Messages are one line and never contain a key."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from soundingline.toolkit.errors import try_json
 
 if TYPE_CHECKING:
     from soundingline.toolkit.llm.messages import Turn
@@ -330,8 +330,7 @@ def read_error(body: Any) -> ErrorReply:
 
 def _fields(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
+        value = try_json(value, value)
     if isinstance(value, (Mapping, list)):
         if depth > _DEEPEST or not (key in _INSIDE or key == "base_resp"):
             yield key, None

@@ -465,7 +465,7 @@ def read_starts(path: Path) -> list[LedgerStart]:
                 raise impossible
             else:
                 starts[-1].add(line.role, line)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
             f"cannot read the ledger {path}: {reason}",

@@ -8,12 +8,17 @@ that only one API understands, such as encrypted reasoning or signed thinking, i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.errors import InputError, Runtime, is_number
+from soundingline.toolkit.errors import (
+    InputError,
+    Runtime,
+    decode_json,
+    is_number,
+    replace_surrogates_in,
+)
 from soundingline.toolkit.redaction import redact
 
 Message = Mapping[str, Any]
@@ -40,7 +45,8 @@ def tool_result(call_id: str, text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FunctionCall:
-    """A tool call as the model wrote it. `arguments` is raw text and may be malformed.
+    """A tool call as the model wrote it, without lone surrogates. `arguments` is raw text and may
+    be malformed.
 
     Example:
         >>> FunctionCall("call_1", "search", '{"query": "old mill"}').name
@@ -51,17 +57,18 @@ class FunctionCall:
     name: str
     arguments: str
 
+    def __post_init__(self) -> None:
+        _replace_in(self, "id", "name", "arguments")
+
     def parsed(self) -> Any:
         """The arguments as JSON; empty text is an empty object. `ValueError`, one line, if the text
         is not JSON (NaN and Infinity are not)."""
+        return decode_json(self.arguments or "{}", constants=False)
 
-        def refuse_constant(name: str) -> Any:
-            raise ValueError(f"{name} is not JSON")
 
-        try:
-            return json.loads(self.arguments or "{}", parse_constant=refuse_constant)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
+def _replace_in(reply: object, *names: str) -> None:
+    for name in names:
+        object.__setattr__(reply, name, replace_surrogates_in(getattr(reply, name)))
 
 
 class Token(NamedTuple):
@@ -115,7 +122,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Turn:
-    """One reply of a model.
+    """One reply of a model. Lone surrogates, which a model may write, become U+FFFD.
 
     Attributes:
         text: The text of the reply.
@@ -146,6 +153,9 @@ class Turn:
     attempts: int = 1
     tokens: Sequence[Token] = ()
     queue_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        _replace_in(self, "text", "reasoning", "provider")
 
     @property
     def empty(self) -> bool:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, decode_json_at
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.actions import (
@@ -248,25 +248,22 @@ class OpenAIChat(OpenAIModel):
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     def _message(self, message: Message) -> dict[str, Any]:
-        content = wire.sendable(message.get("content"))
+        content = message.get("content") or ""
         if message["role"] == "tool":
-            call_id = wire.sendable(message["tool_call_id"])
+            call_id = message["tool_call_id"]
             return {"role": "tool", "tool_call_id": call_id, "content": content}
         if message["role"] != "assistant":
             return {"role": message["role"], "content": content}
         sent: dict[str, Any] = {"role": "assistant", "content": content}
         if self.replay_reasoning and message.get("reasoning"):
-            part, reasoning = (
-                wire.provider_part(message, CHAT_API),
-                wire.sendable(message["reasoning"]),
-            )
+            part, reasoning = wire.provider_part(message, CHAT_API), message["reasoning"]
             if part.get("field") in _FIELDS:
                 sent[part["field"]] = reasoning
             elif "tags" in part:
                 opening, gap = part["tags"]
                 sent["content"] = f"{opening}{reasoning}{_CLOSE}{gap}{sent['content']}"
             elif "parts" in part:
-                sent["content"] = wire.sendable_tree(part["parts"])
+                sent["content"] = wire.without_none(part["parts"])
         if calls := message.get("tool_calls"):
             sent["tool_calls"] = [_sent_call(call) for call in calls]
             sent["content"] = sent["content"] or None
@@ -392,7 +389,7 @@ class RecordedChat(OpenAIChat):
 def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     return {
-        "id": wire.sendable(call["id"]),
+        "id": call["id"],
         "type": "function",
         "function": {
             "name": wire.sendable_name(function["name"]),
@@ -442,8 +439,8 @@ def call_in_text(text: str) -> tuple[str, Any] | None:
 def _object_at(text: str, position: int) -> dict[str, Any] | None:
     """The JSON object that begins at `position`; None if it is incomplete."""
     try:
-        value, _ = json.JSONDecoder().raw_decode(text, position)
-    except (ValueError, RecursionError):
+        value, _ = decode_json_at(text, position)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
@@ -479,7 +476,7 @@ class OpenAICompletions(OpenAIModel):
                 do="use OpenAIChat for conversations",
             )
         parameters = {
-            "prompt": wire.sendable(messages[0].get("content")),
+            "prompt": messages[0].get("content") or "",
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "max_tokens": settings.max_output_tokens,
@@ -606,9 +603,9 @@ def _of(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]
 
 
 def _items(message: Message) -> list[dict[str, Any]]:
-    content = wire.sendable(message.get("content"))
+    content = message.get("content") or ""
     if message["role"] == "tool":
-        call_id = wire.sendable(message["tool_call_id"])
+        call_id = message["tool_call_id"]
         return [{"type": "function_call_output", "call_id": call_id, "output": content}]
     if message["role"] != "assistant":
         return [{"role": message["role"], "content": content}]
@@ -636,7 +633,7 @@ def _paired(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:
     """An output item as input: without status and empty fields, repaired where it must be."""
-    sent = wire.sendable_tree({key: value for key, value in item.items() if key != "status"})
+    sent = wire.without_none({key: value for key, value in item.items() if key != "status"})
     if item.get("type") == "function_call":
         sent["name"] = wire.sendable_name(str(item.get("name") or ""))
         sent["arguments"] = wire.sendable_arguments(str(item.get("arguments") or ""))

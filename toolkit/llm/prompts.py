@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from soundingline.toolkit.llm.wire import sendable
+from soundingline.toolkit.errors import decode_json_at
 from soundingline.toolkit.tokens import is_format_character
 
 _NOTICE = """\
@@ -63,7 +63,7 @@ def _quoted(text: str) -> str:
     """The lines after `> `, without invisible characters, and with a space inside what a chat
     template could take for its own."""
     # All line separators of Unicode, which models may read as such.
-    lines = sendable(text).splitlines() or [""]
+    lines = text.splitlines() or [""]
     harmless = (_CONTROL.sub(r"\g<0> ", _visible(line)) for line in lines)
     return "\n".join(f"> {line}" for line in harmless)
 
@@ -83,12 +83,11 @@ _MOST_FAILURES = 100
 def json_values(text: str, *, only_objects: bool = False) -> Iterator[Any]:
     """The JSON objects and lists of a text, or its objects alone, in order, none inside another."""
     opening = _OBJECT if only_objects else _OBJECT_OR_LIST
-    decoder = json.JSONDecoder()
     position = failures = 0
     while (start := opening.search(text, position)) and failures < _MOST_FAILURES:
         try:
-            value, position = decoder.raw_decode(text, start.start())
-        except (ValueError, RecursionError):
+            value, position = decode_json_at(text, start.start())
+        except ValueError:
             position = start.end()
             failures += 1
             continue

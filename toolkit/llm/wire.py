@@ -1,8 +1,8 @@
 """What the three wire formats share: messages made safe to send, tool specs, and reply fields.
 
-A model may write anything into a call: half a surrogate pair, a name no API accepts, arguments that
-are not JSON. The transcript keeps it as it was written; what is sent is repaired, always in the
-same way, because servers refuse the whole request otherwise, and a changed prefix is not cached.
+A model may write anything into a call: a name no API accepts, arguments that are not JSON. The
+transcript keeps it as it was written; what is sent is repaired, always in the same way, because
+servers refuse the whole request otherwise, and a changed prefix is not cached.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from soundingline.toolkit.errors import decode_json_at, try_json
 from soundingline.toolkit.llm.errors import BadReply
 from soundingline.toolkit.llm.messages import FunctionCall, Message, Token
 
@@ -25,18 +26,6 @@ _THINKING_PARTS = ("thinking", "redacted_thinking", "reasoning")
 _THINKING_FIELDS = ("thinking", "reasoning", "summary", "content", "text")
 _CALL_PARTS = ("tool_use", "tool_call", "function_call", "function")
 _USAGE = re.compile(r'"usage"\s*:\s*')
-
-
-def sendable(text: Any) -> str:
-    """`text` as UTF-8 can hold it: lone surrogates become U+FFFD, None becomes empty."""
-    if not text:
-        return ""
-    value = str(text)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return value
 
 
 def sendable_name(name: str) -> str:
@@ -54,18 +43,17 @@ def tool_name(name: str) -> str:
 def sendable_object(arguments: str) -> dict[str, Any]:
     """A call's arguments as an object; anything else becomes `{"malformed": <the text>}`."""
     try:
-        value = FunctionCall("", "", sendable(arguments)).parsed()
+        value = FunctionCall("", "", arguments).parsed()
     except ValueError:
         value = None
-    return value if isinstance(value, dict) else {"malformed": sendable(arguments)}
+    return value if isinstance(value, dict) else {"malformed": arguments}
 
 
 def sendable_arguments(arguments: str) -> str:
     """A call's arguments as text of a JSON object, unchanged if they are one."""
-    text = sendable(arguments)
-    value = sendable_object(text)
-    if text and "malformed" not in value:
-        return text
+    value = sendable_object(arguments)
+    if arguments and "malformed" not in value:
+        return arguments
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -80,13 +68,13 @@ def provider_part(message: Message, api: str) -> Mapping[str, Any]:
     return part if part.get("api") == api else {}
 
 
-def sendable_tree(value: Any) -> Any:
-    """JSON values with every string made `sendable`, and without the entries that are None."""
+def without_none(value: Any) -> Any:
+    """JSON values without the entries that are None."""
     if isinstance(value, Mapping):
-        return {key: sendable_tree(item) for key, item in value.items() if item is not None}
+        return {key: without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
-        return [sendable_tree(item) for item in value]
-    return sendable(value) if isinstance(value, str) else value
+        return [without_none(item) for item in value]
+    return value
 
 
 def tool_calls(
@@ -183,18 +171,15 @@ def usage_of_damaged(content: str) -> dict[str, Any]:
         return {}
     places = list(_USAGE.finditer(content))
     try:
-        return {"usage": json.JSONDecoder().raw_decode(content, places[-1].end())[0]}
-    except (ValueError, RecursionError, IndexError):
+        return {"usage": decode_json_at(content, places[-1].end())[0]}
+    except (ValueError, IndexError):
         return {"usage": None}
 
 
 def read_json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
     """A reply's body as an object; else `BadReply`, which quotes the beginning of the body after
     `hide` has removed a key from it."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
+    value = try_json(content)
     if not isinstance(value, dict):
         beginning = hide(content)[:80]
         raise BadReply(f"{what} answered with something that is not a JSON object: {beginning!r}")

@@ -25,7 +25,7 @@ from markupsafe import Markup, escape
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, parent
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, decode_json
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.comparison import by_benchmark
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
@@ -325,15 +325,13 @@ def _read_facts(path: Path, source: str) -> dict[str, Any]:
 
 
 def _first_line(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError, RecursionError), path.open(encoding="utf-8") as stream:
+    with suppress(OSError, ValueError), path.open(encoding="utf-8") as stream:
         line = stream.readline(4000)
-        return dict(mapping(json.loads(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
+        return dict(mapping(decode_json(line.removeprefix("<!-- ").removesuffix(" -->\n"))))
     return {}
 
 
 def _write(path: Path, text: str) -> None:
-    # Half of a surrogate pair, which a model may write, has no form in UTF-8.
-    text = text.encode("utf-8", "replace").decode()
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
 

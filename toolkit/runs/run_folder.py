@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
@@ -388,11 +388,8 @@ class RoundsFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a round. It is on disk when this returns."""
-        log = JsonLinesLog(self.path, quoting=True)
-        try:
+        with closing(JsonLinesLog(self.path, quoting=True)) as log:
             log.append(record)
-        finally:
-            log.close()
 
 
 def _sizes(folder: Path, paths: Iterable[Path]) -> list[tuple[str, int]]:
@@ -451,12 +448,12 @@ def escape_qid(qid: str) -> str:
     name = re.sub(
         r"%[0-9A-F]{2}|[A-Z]",
         lambda match: match[0].lower() if match[0][0] == "%" else f"+{match[0].lower()}",
-        quote(qid, safe="", errors="surrogatepass"),
+        quote(qid, safe=""),
     )
     if name.startswith("."):
         name = "%2e" + name[1:]
     if len(name) > _LONGEST:
-        digest = hashlib.sha256(qid.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        digest = hashlib.sha256(qid.encode()).hexdigest()[:32]
         name = f"{name[:_UNSHORTENED]}={digest}"
     return name or "%"
 
@@ -468,7 +465,7 @@ def unescape_qid(name: str) -> str | None:
     if name == "%":
         return ""
     upper = re.sub(r"\+([a-z])", lambda match: match[1].upper(), name)
-    return unquote(upper, errors="surrogatepass")
+    return unquote(upper)
 
 
 def repeat_id(qid: str, repeat: int) -> str:

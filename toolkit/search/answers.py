@@ -7,13 +7,13 @@ match the same characters, so that parsing takes time proportional to the length
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.data import StatedFact, parent
+from soundingline.toolkit.errors import try_json
 from soundingline.toolkit.tokens import with_zero_width_spaces, without_format_characters
 from soundingline.toolkit.trajectory import Answer, RecordedCall
 
@@ -321,10 +321,7 @@ def _parts(call: RecordedCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
 
 
 def _foreign_parts(call: RecordedCall) -> Iterator[ShownText]:
-    try:
-        rows = list(_objects(json.loads(call.output) if call.output[:1] in ("[", "{") else None))
-    except (ValueError, RecursionError):
-        rows = []
+    rows = list(_objects(try_json(call.output) if call.output[:1] in ("[", "{") else None))
     # An import may have changed the form of the ids; their order stays.
     names = list(dict.fromkeys(str(row["docid"]) for row in rows))
     if names and len(names) == len(call.shown):

@@ -4,7 +4,6 @@ layers, locate evidence, score requirements. What they need besides a ranking is
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from soundingline.toolkit.corpus.links import DIRECTIONS, LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent
-from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.errors import check_int, try_json
 from soundingline.toolkit.search.scoring import (
     CandidateDocument,
     Evidence,
@@ -420,13 +419,9 @@ class Literature(SearchTool):
 
     def _named(self, docids: str, tool: str) -> list[str]:
         """The documents that an argument names, each once; at most `MOST_DOCIDS`."""
-        try:
-            names = json.loads(docids)  # a list, whose members may contain spaces
-        except (ValueError, RecursionError):
-            names = None
-        if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            names = None
-        names = names or _IDS.findall(docids)
+        names = try_json(docids)  # a list, whose members may contain spaces
+        if not (names and isinstance(names, list) and all(isinstance(name, str) for name in names)):
+            names = _IDS.findall(docids)
         documents = list(dict.fromkeys(map(parent, names)))[:MOST_DOCIDS]
         self._check_known(documents, tool, "docids")
         return documents

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
+from soundingline.toolkit.errors import replace_surrogates
 from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
@@ -102,10 +103,8 @@ class Parameter:
             raise refusal("wrong_type", "a string")
         if len(value) > MAX_CHARACTERS:
             raise refusal("too_long", f"at most {MAX_CHARACTERS} characters")
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise refusal("bad_unicode", "text without lone surrogates") from None
+        if value != replace_surrogates(value):
+            raise refusal("bad_unicode", "text without lone surrogates")
         if not self.blank and not value.strip():
             raise refusal("empty_value", "a string that is not blank")
         if self.words is not None and (count := len(value.split())) > self.words:
@@ -345,10 +344,10 @@ def recordable(arguments: Any) -> dict[str, Any]:
     """Arguments of a call, or notes of a search, for the record. What JSON or UTF-8 cannot
     represent, or is nested too deeply, becomes `{"unreadable": ...}`."""
     try:
-        json_text(arguments).encode()
         if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST_ARGUMENTS):
+            json_text(arguments).encode()
             return {str(name): value for name, value in arguments.items()}
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         pass
     return {"unreadable": quoted(arguments)}
 

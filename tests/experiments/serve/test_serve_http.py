@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from support.benchmarks import WordBackend, store_of
 from support.checkpoints import write_tokenizer
 from support.documents import ROOT, code_blocks
+from support.odd_texts import LONE
 from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
 
 from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
@@ -53,6 +54,16 @@ def test_a_session_over_http_is_the_session_that_an_agent_of_ours_has():
         assert server.ask("/close", session=handle) == {"closed": True}
         status, refusal = server.post("/call", session=handle, **SEARCH)
         assert (status, refusal["error"]) == (404, "unknown_session")
+
+
+def test_a_request_with_lone_surrogates_is_one_without_them(plain):
+    for text, valid in LONE.values():
+        pages = []
+        for query in (f"mill {text}", f"mill {valid}"):
+            arguments = {"reason": "", "query": query}
+            session = plain.ask("/open")["session"]
+            pages.append(plain.ask("/call", session=session, tool="search", arguments=arguments))
+        assert pages[0]["text"] == pages[1]["text"] and f'"mill {valid}"' in pages[0]["text"]
 
 
 def test_the_documented_client_answers_every_question(tmp_path, capsys):

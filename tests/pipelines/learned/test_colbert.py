@@ -363,7 +363,7 @@ def test_equal_documents_have_equal_scores_in_the_order_of_the_corpus(lengths):
 
 
 CPU = {"dtype": "float32", "device": "cpu"}
-TEXTS = ["the old mill.", "", "by the river " * 9, "who built the bridge", "town ,", "x\ud800"]
+TEXTS = ["the old mill.", "", "by the river " * 9, "who built the bridge", "town ,", "x?"]
 QUERIES = ["who built the mill", "river"]
 PAIRS = [Pair(query, text) for query in QUERIES for text in TEXTS]
 

@@ -60,7 +60,7 @@ def test_unknown_ids_are_key_errors(passages):
     for call in (passages.document, passages.lines, lambda docid: passages.texts([docid])):
         with pytest.raises(KeyError, match=r"d9"):
             call("d9")
-    for unit_id in ("d1%p3", "d9%p0", "empty%p1", "d1%p01", "d1%p" + "9" * 5000, "\ud800"):
+    for unit_id in ("d1%p3", "d9%p0", "empty%p1", "d1%p01", "d1%p" + "9" * 5000):
         with pytest.raises(KeyError, match=re.escape(repr(unit_id))):
             passages.texts([unit_id])
 

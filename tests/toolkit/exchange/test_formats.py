@@ -283,14 +283,14 @@ HEAD = inspect_ai.header(
 
 
 def trajectories():
-    """With reasoning, a failed call, malformed arguments, half a surrogate pair, and usage."""
+    """With reasoning, a failed call, malformed arguments, and usage."""
     rows = []
     for number in range(3):
         items = [
             thought(f"I think {number}"),
             search("query", ["a", "b"]),
             call("search", '{"query": cut', "Error executing search: no JSON"),
-            search("again \ud83d", ["c"]),
+            search("again", ["c"]),
             answer("x", citing="[a]"),
         ]
         usage = {"input_tokens": 100, "input_tokens_cached": 40, "output_tokens": 7}

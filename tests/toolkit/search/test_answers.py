@@ -385,9 +385,9 @@ def plain_first_match(query, text, characters):
     return "..." * (start > 0) + shown + "..." * (len(text) > start + characters)
 
 
-# Letters whose codes end with the same byte (a, š), one that gets longer in lower case, half of a
-# surrogate pair, a wide one, a sigma, and digits and marks that count as letters or do not.
-LETTERS = st.sampled_from("aabkkš天İΣ\ud83d\U0001f600²_-  \n")
+# Letters whose codes end with the same byte (a, š), one that gets longer in lower case, a wide
+# one, a sigma, and digits and marks that count as letters or do not.
+LETTERS = st.sampled_from("aabkkš天İΣ\U0001f600²_-  \n")
 LATIN = st.sampled_from("abking  .")
 VOCABULARY = st.sampled_from(
     ["king", "Kings", "kingdom", "king's", "ring", "of", "a", "_a", "Äthiopien", "天", "東京", "-"]
