@@ -241,8 +241,6 @@ def _missing(path: Path, what: str, part: Path | None = None) -> Iterator[bool]:
 def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **settings: Any) -> Any:
     with _missing(path, f"the index '{path}'") as missing:
         if missing:
-            if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
-                notify(notice)
             with _timed(path, engine):
                 engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     try:

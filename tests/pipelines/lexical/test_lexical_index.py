@@ -335,13 +335,6 @@ def test_documents_come_as_a_frame_or_as_any_iterable_of_dicts(tmp_path):
     assert untitled.texts(["7"]) == [Unit("7", "", "the old mill")]
 
 
-def test_the_notice_says_what_very_many_units_take():
-    engine = LexicalEngine(memory_mb=64)
-    line = engine.notice(10_000_000)
-    assert engine.notice(999_999) == "" and "\n" not in line
-    assert "10,000,000 units" in line and "about 450 MB" in line and "takes 40 MB" in line
-
-
 def test_a_corpus_without_words_is_an_index_that_finds_nothing(tmp_path):
     index = LexicalIndex.build([Unit("d1", "", ""), Unit("d2", "", "the of")], tmp_path / "index")
     assert index.search(["anything"])[0].tolist() == []
