@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import NOTHING, DeletedIndex, RankedList, TermQuery
-from soundingline.pipelines.engines.opensearch_client import Cluster, Passing, may_pass, pauses
+from soundingline.pipelines.engines.opensearch_client import Cluster, Passing, may_pass
 from soundingline.pipelines.index_folder import (
     TermIndex,
     UniqueUnits,
@@ -33,7 +33,7 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.lexical.bm25 import check_settings, idf
+from soundingline.pipelines.lexical.bm25 import idf
 from soundingline.pipelines.lexical.index import weights_of
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, encode_lengths
 from soundingline.toolkit.console import notify, track
@@ -382,11 +382,12 @@ class _Loading:
         # `create` never replaces a document, so a repeated request leaves no deleted ones.
         head = {"_op_type": "create", "_index": self.name}
         remaining = {row["id"]: {**head, "_id": row["id"], "_source": row} for row in rows}
-        for pause in pauses():
+
+        def send() -> None:
             reason = ""
             results = helpers.parallel_bulk(
                 self.cluster.client,
-                remaining.values(),
+                list(remaining.values()),
                 thread_count=2,
                 raise_on_error=False,
                 raise_on_exception=False,
@@ -394,26 +395,23 @@ class _Loading:
                 timeout=f"{_SHARD_WAIT_S}s",
                 request_timeout=self.cluster.timeout_s,
             )
-            again = {}
             for ok, item in results:
                 result = next(iter(item.values()))
                 status = result.get("status")
                 if ok or status == 409:
+                    del remaining[result["_id"]]
                     continue
                 error = self.cluster.redacted(json.dumps(result.get("error"), default=str))
                 reason = error[:300]
                 if status not in ("N/A", "TIMEOUT") and not may_pass(status, error):
                     raise InputError(f"the cluster refuses unit '{result['_id']}': {reason}")
-                again[result["_id"]] = remaining[result["_id"]]
-            if not (remaining := again):
-                return
-            if pause is not None:
-                lost = f"{len(again)} units were not loaded into '{self.name}': {reason}."
-                self.cluster.wait(pause, lost)
-        raise InputError(
-            f"{self.cluster.urls[0]} takes no more units: {reason}",
-            do="continue with the same command; units that arrived are not sent again",
-        )
+            if remaining:
+                raise Passing(
+                    f"{len(remaining)} units were not loaded into '{self.name}': {reason}",
+                    do="continue with the same command; units that arrived are not sent again",
+                )
+
+        self.cluster.patiently(send)
 
 
 def _stored(term: str) -> str:
@@ -550,19 +548,16 @@ class OpenSearchIndex(TermIndex):
         return [Unit(unit_id, row["title"], row["text"]) for unit_id, row in pairs]
 
     def vectors(
-        self, numbers: NDArray[Any], largest_share: float = 1.0
+        self, numbers: NDArray[Any], largest_share: float
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Terms of documents, as `LexicalIndex.vectors`: their numbers in `vocabulary`, in the
         order of the terms, and their frequencies."""
         counts = self._counted(numbers)
         largest = int(largest_share * self.manifest["counts"]["with_terms"])
-        if largest_share < 1:
-            self._read_frequencies(sorted({term for row in counts.values() for term in row}))
+        self._read_frequencies(sorted({term for row in counts.values() for term in row}))
         vectors = []
         for row in (counts[number] for number in numbers.tolist()):
-            terms = sorted(row)
-            if largest_share < 1:
-                terms = [term for term in terms if self._frequencies[term] <= largest]
+            terms = [term for term in sorted(row) if self._frequencies[term] <= largest]
             with self._lock:
                 for term in terms:
                     if term not in self._numbers:
@@ -582,7 +577,6 @@ class OpenSearchIndex(TermIndex):
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
         """See `OpenedIndex`."""
-        check_settings(model.k1, model.b, depth)
         rankings = [NOTHING] * len(queries)
         order = {"sort": [{"_score": "desc"}, {"number": "asc"}], **_IDS}
         clauses = list(map(self._should, queries))
