@@ -395,7 +395,9 @@ def test_units_that_a_busy_cluster_rejects_are_sent_again(proxy, tmp_path):
     index = engine(proxy.url).open(tmp_path / "i")
     assert left == [0] and index.manifest["identity"]["documents"] == 121
     left[0] = 1000
-    with pytest.raises(InputError, match=r"121 units were not loaded into .*queue is full.*same command"):
+    with pytest.raises(
+        InputError, match=r"121 units were not loaded .*queue is full.*same command"
+    ):
         engine(proxy.url).build(corpus(), tmp_path / "j", corpus_fingerprint="always 429")
 
 

@@ -29,7 +29,7 @@ from support.assertions import refused
 from support.engines import build, corpora, cut_length, measured, queries, real
 from support.needs import cases, needs
 
-from soundingline.pipelines import BM25, QueryLikelihood
+from soundingline.pipelines import BM25, QueryLikelihood, index_folder
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.engines.pisa import PisaEngine
@@ -1140,6 +1140,6 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(bags, tmp_path, monk
     def refused(folder, **settings):
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(forward, "atomic_folder", refused)
+    monkeypatch.setattr(index_folder, "atomic_folder", refused)
     assert rare_terms(LexicalIndex(index.path)) == expected
     assert not (index.path / "forward").exists()
