@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.assertions import refused
+from support.engines import brute_force
 from support.llm_model import ScriptedPrompts
 from support.needs import cases
 
@@ -618,25 +619,6 @@ def slot(term):
     return f" {murmur(term.encode(), positive=True) % 2**23}" if " " in term else term
 
 
-def brute_force(documents, query, k1, b):
-    lengths = [
-        sum(count for term, count in counts.items() if " " not in term) for counts in documents
-    ]
-    total = sum(length > 0 for length in lengths)
-    average = sum(lengths) / max(1, total)
-    scores = []
-    for counts, length in zip(documents, lengths, strict=True):
-        score = 0.0
-        for term, weight in query.items():
-            df = sum(others[term] > 0 for others in documents)
-            idf = math.log(1 + (total - df + 0.5) / (df + 0.5))
-            if counts[term]:
-                norm = k1 * (1 - b + b * length / average)
-                score += weight * idf * counts[term] / (counts[term] + norm)
-        scores.append(score)
-    return scores
-
-
 @settings(max_examples=cases(60), deadline=None)
 @given(
     documents=st.lists(texts, min_size=1, max_size=6),
@@ -665,9 +647,8 @@ def test_scores_of_enriched_documents_equal_brute_force(
     ]
     weights = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
     numbers, scores = index.search(weights, k1=k1, b=b, depth=10)
-    found = np.zeros(len(documents))
-    found[numbers] = scores
-    np.testing.assert_allclose(found, brute_force(terms, query, k1, b), rtol=1e-5, atol=1e-6)
+    found = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
+    assert found == pytest.approx(brute_force(terms, query, k1, b), rel=1e-5)
 
 
 @pytest.fixture
