@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
@@ -576,23 +575,20 @@ class OpenSearchIndex(TermIndex):
         return counts
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `OpenedIndex`."""
+        """See `OpenedIndex`. `InputError` for more units than the cluster ranks."""
+        if depth > _WINDOW:
+            raise InputError(f"depth={depth}", valid=f"{_WINDOW} at most in a search cluster")
         rankings = [NOTHING] * len(queries)
         order = {"sort": [{"_score": "desc"}, {"number": "asc"}], **_IDS}
         clauses = list(map(self._should, queries))
         places = [place for place, clause in enumerate(clauses) if clause]
         rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in places]
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
-            if depth > _WINDOW:
-                # A state is lost with a node that holds a part of it: all pages are read again.
-                pages = [partial(self._pages, name, row, depth) for row in rows]
-                results = list(map(self.cluster.patiently, pages))
-            else:
-                bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
-                at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
-                results = self.cluster.searched(
-                    name, bodies, [queries[place] for place in places], at_once
-                )
+            bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
+            at_once = min(_QUERIES_AT_ONCE, 100_000 // depth)
+            results = self.cluster.searched(
+                name, bodies, [queries[place] for place in places], at_once
+            )
         for place, hits in zip(places, results, strict=True):
             scores = [hit["_score"] / factor for hit in hits]
             rankings[place] = RankedList(list(map(_id, hits)), scores)
@@ -644,31 +640,6 @@ class OpenSearchIndex(TermIndex):
             settings |= reply.get("transient", {})
             self._clauses = int(settings.get("indices.query.bool.max_clause_count", _CLAUSES))
         return self._clauses
-
-    def _pages(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
-        """More hits than one reply may have, page by page of one state of the index."""
-        pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
-        # By number: a server that rounds the scores it sorts by repeats hits at the ends of pages,
-        # or skips some, which the number of all hits shows.
-        hits: dict[int, Any] = {}
-        after: dict[str, Any] = {}
-        wanted = depth
-        try:
-            while len(hits) < wanted:
-                state = {"pit": {"id": pit, "keep_alive": "10m"}, "track_total_hits": not hits}
-                size = {"size": min(_WINDOW, depth)}
-                page = self.cluster.search({**body, **after, **state, **size})["hits"]
-                if not hits:
-                    wanted = min(depth, page["total"]["value"])
-                before, newest = len(hits), page["hits"]
-                hits.update((hit["sort"][1], hit) for hit in newest)
-                if len(hits) == before < wanted:
-                    what = f"{self.cluster.urls[0]} gave {len(hits)} of {wanted} hits in pages"
-                    raise InputError(what, do=f"set the depth to {_WINDOW} or less")
-                after = {"search_after": newest[-1]["sort"]} if newest else {}
-        finally:
-            self.cluster.ask("DELETE", "/_search/point_in_time", {"pit_id": [pit]}, missing=True)
-        return list(hits.values())[:depth]
 
     @contextmanager
     def _scoring(self, k1: float, b: float) -> Iterator[tuple[str, float]]:
