@@ -232,29 +232,32 @@ class _Loading:
 
     def load(self, units: Iterable[Unit]) -> dict[str, int]:
         """Send what is missing, and complete the index. Returns its statistics."""
-        total = self._send_missing(units)
+        counts = self._send_missing(units)
         self.cluster.ask("POST", f"/{self.name}/_refresh", request_timeout=_SLOW_S)
         loaded = self.cluster.total(self.name)  # which waits until all shards answer
-        if loaded != total:
+        if loaded != counts["units"]:
             raise InputError(
-                f"the index '{self.name}' has {loaded} documents of {total}",
+                f"the index '{self.name}' has {loaded} documents of {counts['units']}",
                 do="delete it in the cluster, and give the same command again",
             )
         self._merge_deleted()
-        return self._complete(total)
+        self._complete(counts)
+        return counts
 
-    def _send_missing(self, units: Iterable[Unit]) -> int:
-        """Send the units that the index does not have yet. Returns the number of all units."""
+    def _send_missing(self, units: Iterable[Unit]) -> dict[str, int]:
+        """Send the units that the index does not have yet. Returns the statistics of all units."""
         resuming = self.description() is not None
         if not resuming:
             self.cluster.create("PUT", f"/{self.name}", self._definition())
         checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
-        rows = self._rows(checked)
+        rows, tokens, with_terms = self._rows(checked), 0, 0
         for number, batch in enumerate(batches(rows, _UNITS_AT_ONCE)):
             if number == 0:
                 self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
             self._send(self._absent(batch) if resuming else batch)
-        return checked.finish()
+            tokens += sum(row["length"] for row in batch)
+            with_terms += sum(row["length"] > 0 for row in batch)
+        return {"units": checked.finish(), "tokens": tokens, "with_terms": with_terms}
 
     def _absent(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The rows whose units the index does not have."""
@@ -273,20 +276,12 @@ class _Loading:
             ask("POST", f"{path}/_forcemerge", **merging)
             ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
 
-    def _complete(self, total: int) -> dict[str, int]:
+    def _complete(self, counts: Mapping[str, int]) -> None:
         """Close the index for writing, and record its statistics in it."""
         ask, path = self.cluster.ask, f"/{self.name}"
         last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
         ask("PUT", f"{path}/_settings", {"index": {**last, "blocks": {"write": True}}})
-        sums = {"size": 0, "aggs": {"tokens": {"sum": {"field": "length"}}}}
-        summed = self.cluster.patiently(lambda: self.cluster.search(sums, f"{path}/_search"))
-        counts = {
-            "units": total,
-            "tokens": int(summed["aggregations"]["tokens"]["value"]),
-            "with_terms": self.cluster.total(self.name, {"range": {"length": {"gt": 0}}}),
-        }
         ask("PUT", f"{path}/_mapping", {"_meta": {_META: counts}})
-        return counts
 
     def point_alias(self, alias: str) -> None:
         """Let the alias name this index alone, in one step."""
