@@ -241,8 +241,6 @@ def _missing(path: Path, what: str, part: Path | None = None) -> Iterator[bool]:
 def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **settings: Any) -> Any:
     with _missing(path, f"the index '{path}'") as missing:
         if missing:
-            if notice := getattr(engine, "notice", lambda units: "")(store.unit_count):
-                notify(notice)
             with _timed(path, engine):
                 engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     try:
@@ -251,8 +249,8 @@ def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **setti
         with building_lock(path.parent / f".{path.name}.lock", f"the index of '{path}'"):
             try:
                 return engine.open(path, corpus_fingerprint=corpus)  # another process was faster
-            except DeletedIndex as deleted:
-                notify(f"{deleted.what}; it is loaded again")
+            except DeletedIndex:
+                notify(f"the cluster has no index that '{path}' records; it is loaded again")
                 shutil.rmtree(path)
                 engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
     return engine.open(path, corpus_fingerprint=corpus)

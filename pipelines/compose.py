@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyterrier as pt
 
-from soundingline.pipelines.engines.engine import check_support
 from soundingline.pipelines.stage import ByArguments, as_pyterrier, best_first, places_in
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
@@ -23,7 +23,7 @@ def compose(
     retriever: pt.Transformer,
     *,
     rewriter: pt.Transformer | None = None,
-    enrichment: pt.Transformer | None = None,
+    enrichment: Any = None,
     reranker: pt.Transformer | None = None,
     removal: pt.Transformer | None = None,
     aggregate: bool = False,
@@ -35,17 +35,14 @@ def compose(
         retriever: Ranks units.
         rewriter: Replaces the query. Its `apply_to` (by default `both`) says which stages see the
             new query: `retriever`, `reranker` or `both`; the others see the original one.
-        enrichment: Adds a weighted query for the retriever, or documents with phrases.
+        enrichment: An `Enrichment`, which adds a weighted query for the retriever, or documents
+            with phrases.
         reranker: Re-ranks units, before they are aggregated.
         removal: Follows the retriever, such as `WithoutDocuments`.
         aggregate: Whether `MaxP` turns the ranking of passages into one of documents.
     """
     if enrichment is not None:
-        needs: frozenset[str] = getattr(enrichment, "needs", frozenset())
-        supports = getattr(retriever, "supports", needs)
-        check_support(needs, type(enrichment).__name__, supports, type(retriever).__name__)
-        before = getattr(enrichment, "before", enrichment.__rshift__)
-        retriever = before(retriever)
+        retriever = enrichment.before(retriever)
     if removal is not None:
         retriever = retriever >> removal
     if rewriter is not None:

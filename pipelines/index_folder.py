@@ -27,7 +27,15 @@ from numpy.typing import NDArray
 from soundingline.toolkit.checksums import checksums, verify_checksums
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_call, check_int, replace_surrogates
-from soundingline.toolkit.files import dump_json, fingerprint, is_free, read_record, write_json
+from soundingline.toolkit.files import (
+    atomic_folder,
+    dump_json,
+    fingerprint,
+    is_free,
+    read_record,
+    write_json,
+)
+from soundingline.toolkit.locks import building_lock
 
 if TYPE_CHECKING:
     from soundingline.pipelines.engines.engine import RankedList
@@ -106,6 +114,26 @@ def read_manifest(
     checked = None if check is None else lambda: check(folder, manifest)
     verify_checksums(folder, manifest["files"], what=what, do=REBUILD, check=checked)
     return manifest
+
+
+def write_once(folder: Path, kind: str, origin: str, write: Callable[[Path], None]) -> None:
+    """Have `write` fill a folder with what is derived from an index with the hash `origin`, unless
+    it is there, whole; one process at a time. `InputError` where that cannot be written."""
+
+    def is_whole() -> bool:
+        try:
+            read_manifest(folder, kind, origin)
+        except InputError:
+            return False
+        return True
+
+    if is_whole():
+        return
+    with building_lock(folder.parent / f".{folder.name}.lock", f"'{folder}'"):
+        if not is_whole():
+            with atomic_folder(folder, replace=True) as unfinished:
+                write(unfinished)
+                write_manifest(unfinished, kind, {"corpus_fingerprint": origin})
 
 
 def is_index(folder: Path, kind: str) -> bool:

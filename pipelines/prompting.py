@@ -159,7 +159,7 @@ class CachedLLM:
             cached as well.
         messages: The messages of the request for a prompt; by default one of the user.
         caches_empty: Whether a second reply that is empty is cached. Without it the next start
-            requests it again, and one in the cache is ignored.
+            requests it again.
         returns_unpaid: Whether a prompt that the budget of its question does not cover has the
             error `out_of_money`. Without it that error is raised.
         model: The model of a bound copy.
@@ -300,7 +300,7 @@ class CachedLLM:
         others = 0
         for prompt, value in zip(prompts, values, strict=True):
             reply = None if value is None else _read_reply(value)
-            if reply is None or (not self.caches_empty and self.is_empty(reply.text)):
+            if reply is None:
                 # The hash of a prompt, which holds a whole document, only if it is needed.
                 known = self._until_next_start
                 reply = known.get(text_hash(prompt)) if known else None

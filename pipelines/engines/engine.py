@@ -102,15 +102,7 @@ class RemoteEngine(Protocol):
 
 
 class DeletedIndex(InputError):
-    """A folder records an index of a `RemoteEngine` that is not there any more.
-
-    Args:
-        what: which index, and the folder.
-    """
-
-    def __init__(self, what: str, *, do: str) -> None:
-        super().__init__(what, do=do)
-        self.what = what
+    """A folder records an index of a `RemoteEngine` that is not there any more."""
 
 
 def word_frequency(index: Any) -> Callable[[str], int]:

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.engines.engine import NOTHING, DeletedIndex, RankedList, TermQuery
-from soundingline.pipelines.engines.opensearch_client import Cluster, Passing, may_pass, pauses
+from soundingline.pipelines.engines.opensearch_client import Cluster, Passing, may_pass
 from soundingline.pipelines.index_folder import (
     TermIndex,
     UniqueUnits,
@@ -33,7 +32,7 @@ from soundingline.pipelines.index_folder import (
     write_manifest,
 )
 from soundingline.pipelines.lexical.analyzers import make_analyzer
-from soundingline.pipelines.lexical.bm25 import check_settings, idf
+from soundingline.pipelines.lexical.bm25 import idf
 from soundingline.pipelines.lexical.index import weights_of
 from soundingline.pipelines.lexical.storage import DECODED_LENGTHS, encode_lengths
 from soundingline.toolkit.console import notify, track
@@ -233,29 +232,32 @@ class _Loading:
 
     def load(self, units: Iterable[Unit]) -> dict[str, int]:
         """Send what is missing, and complete the index. Returns its statistics."""
-        total = self._send_missing(units)
+        counts = self._send_missing(units)
         self.cluster.ask("POST", f"/{self.name}/_refresh", request_timeout=_SLOW_S)
         loaded = self.cluster.total(self.name)  # which waits until all shards answer
-        if loaded != total:
+        if loaded != counts["units"]:
             raise InputError(
-                f"the index '{self.name}' has {loaded} documents of {total}",
+                f"the index '{self.name}' has {loaded} documents of {counts['units']}",
                 do="delete it in the cluster, and give the same command again",
             )
         self._merge_deleted()
-        return self._complete(total)
+        self._complete(counts)
+        return counts
 
-    def _send_missing(self, units: Iterable[Unit]) -> int:
-        """Send the units that the index does not have yet. Returns the number of all units."""
+    def _send_missing(self, units: Iterable[Unit]) -> dict[str, int]:
+        """Send the units that the index does not have yet. Returns the statistics of all units."""
         resuming = self.description() is not None
         if not resuming:
             self.cluster.create("PUT", f"/{self.name}", self._definition())
         checked = UniqueUnits(track(as_units(units), "indexing (opensearch)"))
-        rows = self._rows(checked)
+        rows, tokens, with_terms = self._rows(checked), 0, 0
         for number, batch in enumerate(batches(rows, _UNITS_AT_ONCE)):
             if number == 0:
                 self._check_analysis([row[_field(self.engine.analyzer)] for row in batch])
             self._send(self._absent(batch) if resuming else batch)
-        return checked.finish()
+            tokens += sum(row["length"] for row in batch)
+            with_terms += sum(row["length"] > 0 for row in batch)
+        return {"units": checked.finish(), "tokens": tokens, "with_terms": with_terms}
 
     def _absent(self, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The rows whose units the index does not have."""
@@ -274,20 +276,12 @@ class _Loading:
             ask("POST", f"{path}/_forcemerge", **merging)
             ask("POST", f"{path}/_refresh", request_timeout=_SLOW_S)
 
-    def _complete(self, total: int) -> dict[str, int]:
+    def _complete(self, counts: Mapping[str, int]) -> None:
         """Close the index for writing, and record its statistics in it."""
         ask, path = self.cluster.ask, f"/{self.name}"
         last = {"refresh_interval": None, "number_of_replicas": self.engine.replicas}
         ask("PUT", f"{path}/_settings", {"index": {**last, "blocks": {"write": True}}})
-        sums = {"size": 0, "aggs": {"tokens": {"sum": {"field": "length"}}}}
-        summed = self.cluster.patiently(lambda: self.cluster.search(sums, f"{path}/_search"))
-        counts = {
-            "units": total,
-            "tokens": int(summed["aggregations"]["tokens"]["value"]),
-            "with_terms": self.cluster.total(self.name, {"range": {"length": {"gt": 0}}}),
-        }
         ask("PUT", f"{path}/_mapping", {"_meta": {_META: counts}})
-        return counts
 
     def point_alias(self, alias: str) -> None:
         """Let the alias name this index alone, in one step."""
@@ -382,11 +376,12 @@ class _Loading:
         # `create` never replaces a document, so a repeated request leaves no deleted ones.
         head = {"_op_type": "create", "_index": self.name}
         remaining = {row["id"]: {**head, "_id": row["id"], "_source": row} for row in rows}
-        for pause in pauses():
+
+        def send() -> None:
             reason = ""
             results = helpers.parallel_bulk(
                 self.cluster.client,
-                remaining.values(),
+                list(remaining.values()),
                 thread_count=2,
                 raise_on_error=False,
                 raise_on_exception=False,
@@ -394,26 +389,23 @@ class _Loading:
                 timeout=f"{_SHARD_WAIT_S}s",
                 request_timeout=self.cluster.timeout_s,
             )
-            again = {}
             for ok, item in results:
                 result = next(iter(item.values()))
                 status = result.get("status")
                 if ok or status == 409:
+                    del remaining[result["_id"]]
                     continue
                 error = self.cluster.redacted(json.dumps(result.get("error"), default=str))
                 reason = error[:300]
                 if status not in ("N/A", "TIMEOUT") and not may_pass(status, error):
                     raise InputError(f"the cluster refuses unit '{result['_id']}': {reason}")
-                again[result["_id"]] = remaining[result["_id"]]
-            if not (remaining := again):
-                return
-            if pause is not None:
-                lost = f"{len(again)} units were not loaded into '{self.name}': {reason}."
-                self.cluster.wait(pause, lost)
-        raise InputError(
-            f"{self.cluster.urls[0]} takes no more units: {reason}",
-            do="continue with the same command; units that arrived are not sent again",
-        )
+            if remaining:
+                raise Passing(
+                    f"{len(remaining)} units were not loaded into '{self.name}': {reason}",
+                    do="continue with the same command; units that arrived are not sent again",
+                )
+
+        self.cluster.patiently(send)
 
 
 def _stored(term: str) -> str:
@@ -550,19 +542,16 @@ class OpenSearchIndex(TermIndex):
         return [Unit(unit_id, row["title"], row["text"]) for unit_id, row in pairs]
 
     def vectors(
-        self, numbers: NDArray[Any], largest_share: float = 1.0
+        self, numbers: NDArray[Any], largest_share: float
     ) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
         """Terms of documents, as `LexicalIndex.vectors`: their numbers in `vocabulary`, in the
         order of the terms, and their frequencies."""
         counts = self._counted(numbers)
         largest = int(largest_share * self.manifest["counts"]["with_terms"])
-        if largest_share < 1:
-            self._read_frequencies(sorted({term for row in counts.values() for term in row}))
+        self._read_frequencies(sorted({term for row in counts.values() for term in row}))
         vectors = []
         for row in (counts[number] for number in numbers.tolist()):
-            terms = sorted(row)
-            if largest_share < 1:
-                terms = [term for term in terms if self._frequencies[term] <= largest]
+            terms = [term for term in sorted(row) if self._frequencies[term] <= largest]
             with self._lock:
                 for term in terms:
                     if term not in self._numbers:
@@ -581,24 +570,20 @@ class OpenSearchIndex(TermIndex):
         return counts
 
     def rank(self, queries: Sequence[Any], model: Any, depth: int) -> Sequence[RankedList]:
-        """See `OpenedIndex`."""
-        check_settings(model.k1, model.b, depth)
+        """See `OpenedIndex`. `InputError` for more units than the cluster ranks."""
+        if depth > _WINDOW:
+            raise InputError(f"depth={depth}", valid=f"{_WINDOW} at most in a search cluster")
         rankings = [NOTHING] * len(queries)
         order = {"sort": [{"_score": "desc"}, {"number": "asc"}], **_IDS}
         clauses = list(map(self._should, queries))
         places = [place for place, clause in enumerate(clauses) if clause]
         rows = [{"query": {"bool": {"should": clauses[place]}}, **order} for place in places]
         with self._scoring(float(model.k1), float(model.b)) as (name, factor):
-            if depth > _WINDOW:
-                # A state is lost with a node that holds a part of it: all pages are read again.
-                pages = [partial(self._pages, name, row, depth) for row in rows]
-                results = list(map(self.cluster.patiently, pages))
-            else:
-                bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
-                at_once = max(1, min(_QUERIES_AT_ONCE, 100_000 // depth))
-                results = self.cluster.searched(
-                    name, bodies, [queries[place] for place in places], at_once
-                )
+            bodies = [{**row, "size": depth, "track_total_hits": False} for row in rows]
+            at_once = min(_QUERIES_AT_ONCE, 100_000 // depth)
+            results = self.cluster.searched(
+                name, bodies, [queries[place] for place in places], at_once
+            )
         for place, hits in zip(places, results, strict=True):
             scores = [hit["_score"] / factor for hit in hits]
             rankings[place] = RankedList(list(map(_id, hits)), scores)
@@ -650,31 +635,6 @@ class OpenSearchIndex(TermIndex):
             settings |= reply.get("transient", {})
             self._clauses = int(settings.get("indices.query.bool.max_clause_count", _CLAUSES))
         return self._clauses
-
-    def _pages(self, name: str, body: dict[str, Any], depth: int) -> list[Any]:
-        """More hits than one reply may have, page by page of one state of the index."""
-        pit = self.cluster.ask("POST", f"/{name}/_search/point_in_time", keep_alive="10m")["pit_id"]
-        # By number: a server that rounds the scores it sorts by repeats hits at the ends of pages,
-        # or skips some, which the number of all hits shows.
-        hits: dict[int, Any] = {}
-        after: dict[str, Any] = {}
-        wanted = depth
-        try:
-            while len(hits) < wanted:
-                state = {"pit": {"id": pit, "keep_alive": "10m"}, "track_total_hits": not hits}
-                size = {"size": min(_WINDOW, depth)}
-                page = self.cluster.search({**body, **after, **state, **size})["hits"]
-                if not hits:
-                    wanted = min(depth, page["total"]["value"])
-                before, newest = len(hits), page["hits"]
-                hits.update((hit["sort"][1], hit) for hit in newest)
-                if len(hits) == before < wanted:
-                    what = f"{self.cluster.urls[0]} gave {len(hits)} of {wanted} hits in pages"
-                    raise InputError(what, do=f"set the depth to {_WINDOW} or less")
-                after = {"search_after": newest[-1]["sort"]} if newest else {}
-        finally:
-            self.cluster.ask("DELETE", "/_search/point_in_time", {"pit_id": [pit]}, missing=True)
-        return list(hits.values())[:depth]
 
     @contextmanager
     def _scoring(self, k1: float, b: float) -> Iterator[tuple[str, float]]:

@@ -31,8 +31,10 @@ _FIRST_ATTEMPTS = 6  # in 15 seconds: a cluster that has never answered may have
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0  # seconds; each is twice as long as the one before it
 _LONGEST_PAUSE = 120.0  # that a cluster may ask for
 _REASON_SHOWN = 300  # characters
-_PARTIAL = "allow_partial_search_results"
-_WHOLE: dict[str, Any] = {"search_type": "dfs_query_then_fetch", _PARTIAL: False}
+_WHOLE: dict[str, Any] = {
+    "search_type": "dfs_query_then_fetch",
+    "allow_partial_search_results": False,
+}
 _NDJSON = {"content-type": "application/x-ndjson"}
 _WHEN_COMPLETE = "continue with the same command when all shards are available"
 _CONNECTIONS = 1024  # to a node that are kept open, at most: one for each thread that searches
@@ -152,7 +154,19 @@ class Cluster:
         a list of values as lines of JSON."""
         lines = isinstance(body, list)
         sent = "".join(json.dumps(row) + "\n" for row in body) if lines else body
-        return self.patiently(lambda: self._once(method, path, sent, params, missing, lines))
+        headers = _NDJSON if lines else {}
+
+        def once() -> Any:
+            try:
+                return self.client.transport.perform_request(
+                    method, path, params=params or None, body=sent, headers=headers
+                )
+            except self._library.TransportError as error:
+                if missing and error.status_code == 404:
+                    return None
+                raise self._explained(error, f"{method} {path}") from None
+
+        return self.patiently(once)
 
     def create(self, method: str, path: str, body: Any) -> None:
         """A request that makes an index, unless another job, or an attempt whose reply was lost,
@@ -174,25 +188,6 @@ class Cluster:
                 if pause is None or number >= self._attempts:
                     raise
                 self.wait(pause, str(failure))
-
-    def _once(
-        self,
-        method: str,
-        path: str,
-        body: Any,
-        params: Mapping[str, Any],
-        missing: bool = False,
-        lines: bool = False,
-    ) -> Any:
-        """The reply to a request that is sent once, or once to each node that is lost."""
-        try:
-            return self.client.transport.perform_request(
-                method, path, params=params or None, body=body, headers=_NDJSON if lines else {}
-            )
-        except self._library.TransportError as error:
-            if missing and error.status_code == 404:
-                return None
-            raise self._explained(error, f"{method} {path}") from None
 
     def _answered(self) -> None:
         """A node has answered, so that the address is right."""
@@ -243,20 +238,11 @@ class Cluster:
             results += hits
         return results
 
-    def total(self, name: str, query: Any = None) -> int:
-        """The number of documents of an index that match a query; of all of them without one."""
-        body = {"query": query or {"match_all": {}}, "size": 0, "track_total_hits": True}
+    def total(self, name: str) -> int:
+        """The number of documents of an index."""
+        body = {"query": {"match_all": {}}, "size": 0, "track_total_hits": True}
         (total,) = self.searched(name, [body], ["the number of documents"])
         return int(total)
-
-    def search(self, body: Any, path: str = "/_search") -> Any:
-        """The reply to one search, which is sent once; `Passing` where a part of it is missing."""
-        reply = self._once("POST", path, body, {**_WHOLE, _PARTIAL: "false"})
-        reason, passing = self.failure(reply)
-        if reason:
-            kind = Passing if passing else InputError
-            raise kind(f"a search failed: {reason}", do=_WHEN_COMPLETE)
-        return reply
 
     def _explained(self, error: Any, request: str) -> InputError:
         """A failure as one line without credentials; `Passing` unless it is for good."""

@@ -29,13 +29,13 @@ from soundingline.pipelines.index_folder import (
     as_units,
     read_manifest,
     write_manifest,
+    write_once,
 )
 from soundingline.pipelines.lexical.analyzers import Analyzer, make_analyzer
 from soundingline.pipelines.retrieve import BM25
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import atomic_folder, fingerprint
-from soundingline.toolkit.locks import building_lock
 from soundingline.toolkit.optional import check_optional, import_optional
 
 NAME = "pisa"
@@ -176,26 +176,15 @@ class PisaIndex(TermIndex):
     def _prepared(self, k1: float, b: float) -> Path:
         """The folder in which PISA has compressed the lists for (k1, b)."""
         folder = self.path / _PREPARED / f"k1={k1!r},b={b!r}"
-        if self._is_prepared(folder):
-            return folder
-        with building_lock(self.path / f".{_PREPARED}.lock", f"PISA's '{folder.name}'"):
-            if not self._is_prepared(folder):
-                with atomic_folder(folder, replace=True) as unfinished:
-                    for file in (self.path / _INDEX).iterdir():
-                        (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
-                    with _quiet():
-                        _searcher(unfinished, k1, b, 1, 1)
-                    content = {"corpus_fingerprint": self.manifest["checksum"]}
-                    write_manifest(unfinished, _PREPARED, content)
-        return folder
 
-    def _is_prepared(self, folder: Path) -> bool:
-        """Whether the folder is complete and of this index."""
-        try:
-            read_manifest(folder, _PREPARED, self.manifest["checksum"])
-        except InputError:
-            return False
-        return True
+        def prepare(unfinished: Path) -> None:
+            for file in (self.path / _INDEX).iterdir():
+                (unfinished / file.name).symlink_to(Path("..", "..", _INDEX, file.name))
+            with _quiet():
+                _searcher(unfinished, k1, b, 1, 1)
+
+        write_once(folder, _PREPARED, self.manifest["checksum"], prepare)
+        return folder
 
 
 def _searcher(folder: Path, k1: float, b: float, depth: int, threads: int) -> Any:

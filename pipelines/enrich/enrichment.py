@@ -21,7 +21,7 @@ import pyterrier as pt
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from soundingline.pipelines.engines.engine import Engine, RemoteEngine
+from soundingline.pipelines.engines.engine import Engine, RemoteEngine, check_support
 from soundingline.pipelines.enrich.df_filter import NO_FILTER, REASONS, DfFilter, FilterDecision
 from soundingline.pipelines.enrich.phrases import PhraseSource, weight_of
 from soundingline.pipelines.index_folder import read_manifest, write_manifest
@@ -303,7 +303,10 @@ class Enrichment(Stage):
 
     def before(self, retriever: pt.Transformer) -> pt.Transformer:
         """This stage, then a retriever, then what applies the exclusions, if there are any.
-        `InputError` for exclusions and another retriever than BM25."""
+        `InputError` for a retriever that the enrichment does not reach, and for exclusions and
+        another retriever than BM25."""
+        supports = getattr(retriever, "supports", self.needs)
+        check_support(self.needs, "Enrichment", supports, type(retriever).__name__)
         if self.exclusions == "none":
             return self >> retriever
         return self >> Excluding(retriever=retriever, rule=self.exclusions, weight=self.weight)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -175,9 +175,8 @@ class ModelPhrases(LlmSource):
         missing: list[str] = []
         if self.allow_missing and collection.texts is not None:
             unit_ids = collection.index.docnos.take(np.arange(len(collection.index))).tolist()
-            for batch in batches(unit_ids, _BATCH):
-                units = self.missing(collection.texts(batch), collection)
-                missing.extend(unit.unit_id for unit in units)
+            units = chain.from_iterable(map(collection.texts, batches(unit_ids, _BATCH)))
+            missing = [u.unit_id for u, answer in self._cached(units, collection) if answer is None]
         model, _ = self.model_and_cache(collection)
         return fingerprint(self.fingerprint, self._llm.key(model), missing)
 
@@ -216,10 +215,6 @@ class ModelPhrases(LlmSource):
                 do="run soundingline enrich with the same options, which goes on where it "
                 "was; or set enrichment.corpus.allow_missing=true",
             )
-
-    def missing(self, units: Iterable[Unit], collection: Collection) -> Iterator[Unit]:
-        """The units without a cached answer."""
-        return (unit for unit, answer in self._cached(units, collection) if answer is None)
 
     def missing_flags(self, units: Iterable[Unit], count: int, collection: Collection) -> bytearray:
         """A byte for each of `count` units, in their order: 1 if the cache has no answer for it,

@@ -62,7 +62,6 @@ from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled
 
 LEAST_MEMORY_MB = 16
-BYTES_A_UNIT = 45  # in memory until a build ends, most of it while repeated ids are looked for
 LARGEST_INDEX = 2**31 - 1  # units: rankings number them in 32 bits with a sign
 MB = 1 << 20
 _WORD_BYTES = 300  # of a word form in the dictionaries of a build, measured on English web text

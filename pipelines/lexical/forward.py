@@ -15,28 +15,25 @@ If they cannot be written (a folder without write access, a full disk), each que
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.index_folder import MANIFEST, read_manifest, write_manifest
+from soundingline.pipelines.index_folder import MANIFEST, write_once
 from soundingline.pipelines.lexical.invert import ranges
 from soundingline.pipelines.lexical.storage import (
     Arrays,
     array_path,
-    check_offsets,
-    check_range,
     map_array,
 )
 from soundingline.toolkit.console import track
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import atomic_folder, file_hash
+from soundingline.toolkit.files import file_hash
 from soundingline.toolkit.jit import compiled
-from soundingline.toolkit.locks import file_lock
 
 _SEARCH_PAYS = 8  # times as many postings as documents: then each document is searched for
 _FILES_PAY = 1 << 21  # postings: a walk through fewer takes a few milliseconds
@@ -71,14 +68,11 @@ class DocumentTerms:
         """The files, which are written if they are missing or of another index."""
         if len(self._arrays.documents) < _FILES_PAY:
             return None
-        folder, fingerprint = self._path / _KIND, file_hash(self._path / MANIFEST)
+        folder, origin = self._path / _KIND, file_hash(self._path / MANIFEST)
         try:
-            if not _is_of(folder, fingerprint, self._arrays):
-                with file_lock(self._path / f"{_KIND}.lock"):
-                    if not _is_of(folder, fingerprint, self._arrays):
-                        _write(folder, self._arrays, self._limit, fingerprint)
+            write_once(folder, _KIND, origin, partial(_write, self._arrays, self._limit))
             return _Files.load(folder, self._arrays)
-        except OSError:
+        except (OSError, InputError):
             return None
 
 
@@ -99,35 +93,17 @@ class _Files(NamedTuple):
         return terms[short], frequencies[short]
 
 
-def _is_of(folder: Path, fingerprint: str, arrays: Arrays) -> bool:
-    def check(folder: Path, manifest: Mapping[str, Any]) -> None:
-        files = _Files.load(folder, arrays)
-        check_offsets(files.offsets, len(files.terms), "offsets.bin")
-        check_range(files.terms, 0, len(arrays.offsets) - 2, "terms.bin")
-        sizes = len(files.offsets) - 1, len(files.frequencies)
-        if sizes != (len(arrays.lengths), len(files.terms)):
-            raise ValueError("the files do not fit together")
-
-    try:
-        read_manifest(folder, _KIND, fingerprint, check)
-    except InputError:
-        return False
-    return True
-
-
-def _write(folder: Path, arrays: Arrays, limit: int, fingerprint: str) -> None:
+def _write(arrays: Arrays, limit: int, folder: Path) -> None:
     offsets = _offsets(arrays, limit)
-    with atomic_folder(folder, replace=True) as partial:
-        array_path(partial, "offsets").write_bytes(offsets.tobytes())
-        with (
-            array_path(partial, "terms").open("wb") as terms,
-            array_path(partial, "frequencies").open("wb") as frequencies,
-        ):
-            for first, last in track(list(ranges(offsets, _PIECE)), "terms by document"):
-                piece = _entries(arrays, limit, offsets, first, last)
-                terms.write(piece[0].data)
-                frequencies.write(piece[1].data)
-        write_manifest(partial, _KIND, {"corpus_fingerprint": fingerprint})
+    array_path(folder, "offsets").write_bytes(offsets.tobytes())
+    with (
+        array_path(folder, "terms").open("wb") as terms,
+        array_path(folder, "frequencies").open("wb") as frequencies,
+    ):
+        for first, last in track(list(ranges(offsets, _PIECE)), "terms by document"):
+            piece = _entries(arrays, limit, offsets, first, last)
+            terms.write(piece[0].data)
+            frequencies.write(piece[1].data)
 
 
 def every_vector(arrays: Arrays) -> Iterator[Vector]:

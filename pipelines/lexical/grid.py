@@ -26,11 +26,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
+from soundingline.pipelines.lexical.bm25 import TfWeights
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.lexical.storage import Arrays, StringLookup
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.jit import compiled
 
 # Ranks of judged documents in all cells of a grid, for one question, in one walk of its postings.
@@ -432,17 +432,14 @@ class GridBM25:
     """BM25 over an index in all `cells` (k1, b).
 
     A ranking has at most `depth` units. A unit id `d1%p3` belongs to document `d1`: documents rank
-    by their best unit. `InputError` for bad settings, and if the passages of a document do not
+    by their best unit. `InputError` for a depth below 1, and if the passages of a document do not
     follow each other in the index.
     """
 
     def __init__(
         self, index: LexicalIndex, cells: Sequence[tuple[float, float]], *, depth: int = 1000
     ) -> None:
-        if not cells:
-            raise InputError("the grid has no cell", valid="one (k1, b) or more")
-        for k1, b in cells:
-            check_settings(k1, b, depth)
+        check_int("depth", depth, do="try 1000")
         self.index, self.cells, self.depth = index, list(cells), depth
         self._order = np.lexsort(np.array(self.cells, dtype=np.float64).T)
         # Numba compiles again for each mixture of arrays that may be written and that may not.

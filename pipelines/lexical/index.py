@@ -32,9 +32,8 @@ from soundingline.pipelines.lexical.bm25 import (
     add_bm25,
     check_settings,
     idf,
-    searches_at_once,
 )
-from soundingline.pipelines.lexical.build import BYTES_A_UNIT, LEAST_MEMORY_MB, build_index
+from soundingline.pipelines.lexical.build import LEAST_MEMORY_MB, build_index
 from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
 from soundingline.pipelines.lexical.likelihood import Dirichlet, collection_frequency
 from soundingline.pipelines.lexical.operators import Filter
@@ -62,8 +61,6 @@ from soundingline.toolkit.queries import parse_query
 _FIELDS = ("text", "title")
 _AT_ONCE = 1000  # documents
 _CACHED_TABLES = 8  # of a model's newest settings
-_MANY = 1_000_000
-
 
 Sums = tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]
 """The known terms of a query, and a function that adds their scores to those of the documents."""
@@ -524,14 +521,3 @@ class LexicalEngine:
 
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> LexicalIndex:
         return LexicalIndex(path, corpus_fingerprint=corpus_fingerprint)
-
-    def notice(self, units: int) -> str:
-        """One line about the memory that so many units take; empty below a million."""
-        if units < _MANY:
-            return ""
-        building, searching = BYTES_A_UNIT * units // 1_000_000, 4 * units // 1_000_000
-        return (
-            f"{units:,} units to index: building takes about {building:,} MB besides "
-            f"engine.memory_mb={self.memory_mb}; each search takes {searching:,} MB while it runs, "
-            f"and at most {searches_at_once(units)} run at once"
-        )

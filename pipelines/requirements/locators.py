@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.learned.dense import Dense
-from soundingline.pipelines.lexical.bm25 import TfWeights, check_settings
+from soundingline.pipelines.lexical.bm25 import TfWeights
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.stage import LRUCache, Texts
 from soundingline.toolkit.data import first_units, parent
 from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.search.literature import Located
 
+_K1, _B = 0.9, 0.4
 # The passages in which a document meets a requirement, best first.
-
 Passages = list[list[list[Located]]]
 
 
@@ -41,20 +41,18 @@ class Ranges(NamedTuple):
 
 
 class LexicalLocator:
-    """Finds evidence by BM25. Thread-safe.
+    """Finds evidence by BM25 with k1=0.9 and b=0.4, and the statistics of the index. Thread-safe.
 
     Args:
         index: An index of passages, or of documents, which are their own evidence. The units of a
             document are adjacent, as in every index that `build` makes.
-        k1, b: Parameters of BM25; its statistics are those of the index.
     """
 
     _least: ClassVar[float] = 0.0  # a passage with this score contains no term
 
-    def __init__(self, index: LexicalIndex, k1: float = 0.9, b: float = 0.4) -> None:
-        check_settings(k1, b, 1)
+    def __init__(self, index: LexicalIndex) -> None:
         self.index = index
-        self._norms = TfWeights.of(k1, b, index.statistics.average_length).norms
+        self._norms = TfWeights.of(_K1, _B, index.statistics.average_length).norms
 
     def locate(self, docids: Sequence[str], requirements: Sequence[str], most: int = 3) -> Passages:
         """For each document and each requirement the `most` best passages that contain a term of
@@ -130,7 +128,6 @@ class DenseLocator(LexicalLocator):
         self, index: LexicalIndex, encoder: Dense, texts: Texts, kept: int = 20_000
     ) -> None:
         super().__init__(index)
-        check_int("kept", kept)
         self.encoder, self._texts, self._vectors = encoder, texts, LRUCache(kept)
 
     def scores(

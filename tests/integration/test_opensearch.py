@@ -125,7 +125,7 @@ def frame_of(rankings):
 
 
 @pytest.mark.parametrize("shards", [1, 3, 5])
-def test_shards_share_their_statistics(cluster, tmp_path, monkeypatch, shards):
+def test_shards_share_their_statistics(cluster, tmp_path, shards):
     units, queries = generated()
     ours = LexicalIndex.build(units, tmp_path / "ours")
     engine = OpenSearchEngine(cluster.urls, shards=shards, replicas=0)
@@ -148,9 +148,6 @@ def test_shards_share_their_statistics(cluster, tmp_path, monkeypatch, shards):
                 assert [sorted(each, key=place.get) for each in both] == both
         scores = [one.score(queries, [some] * len(queries), model) for one, model in pair]
         np.testing.assert_allclose(*scores, rtol=0, atol=TOLERANCE)
-    shallow = rankings[0]
-    monkeypatch.setattr(opensearch, "_WINDOW", 150)
-    assert frame_of(index.rank(queries, pair[0][1], 1000)).equals(frame_of(shallow))
 
 
 def test_a_deleted_index_is_loaded_again(cluster, engine, folder, monkeypatch, capsys):

@@ -14,7 +14,6 @@ from support.llm_model import ScriptedModel, ScriptedPrompts, saying
 from soundingline.experiments.distillation import student_examples
 from soundingline.experiments.fitting import fit, load
 from soundingline.pipelines import LexicalIndex
-from soundingline.pipelines.cache import ResultCache
 from soundingline.pipelines.learned.dense import Dense
 from soundingline.pipelines.requirements.chat import ChatScorer, read_answer
 from soundingline.pipelines.requirements.locators import DenseLocator, LexicalLocator
@@ -523,19 +522,6 @@ def test_the_last_object_of_an_answer_counts():
     read = read_answer(f"First {answer(0.1)}, or rather {answer(0.8)}")
     assert read.scores[1].score == 0.8
     assert read_answer('{"requirements": [{"number": true, "score": 2}]}') is None
-
-
-def test_an_unreadable_answer_in_a_cache_of_an_earlier_version_is_passed_over(tmp_path):
-    _, model = scored(answer(0.9, 0.2), caches=tmp_path)
-    (prompt,) = model.prompts
-    (replies,) = tmp_path.glob("requirements-chat-*.sqlite")
-    key = replies.stem.removeprefix("requirements-chat-")
-    old = {"text": "I cannot tell.", "retried": True, "tokens": (1, 1)}
-    ResultCache(replies).put([((key, prompt), old)])
-    for path in tmp_path.glob("requirements-[!c]*.sqlite"):
-        path.unlink()  # The scores: what is left is the reply.
-    judgement, model = scored(answer(0.9, 0.2), caches=tmp_path)
-    assert judgement.complete and len(model.prompts) == 1
 
 
 # The location of evidence.

@@ -1,6 +1,7 @@
 """Engines and collections for tests of retrieval: Anserini in one Java machine, a search cluster in
 memory, encoders without a model, random and real collections."""
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,6 +163,25 @@ def build(corpus, folder):
     texts = [" ".join(t for t, tf in document.items() for _ in range(tf)) for document in corpus]
     units = [Unit(f"d{number}", "", text) for number, text in enumerate(texts)]
     return LexicalIndex.build(units, Path(folder) / "index", analyzer="whitespace")
+
+
+def brute_force(corpus, query, k1, b):
+    """Lucene's BM25 of documents that are dicts of terms to frequencies, in float64: document
+    number -> score. N-grams (terms with a space) do not count in lengths."""
+    sizes = [sum(tf for term, tf in each.items() if " " not in term) for each in corpus]
+    filled = [size for size in sizes if size]
+    average = sum(filled) / len(filled) if filled else 1.0
+    scores = {}
+    for term, weight in query.items():
+        holders = [number for number, document in enumerate(corpus) if term in document]
+        idf = math.log(1 + (len(filled) - len(holders) + 0.5) / (len(holders) + 0.5))
+        for number in holders:
+            size = cut_length(sizes[number])
+            tf = corpus[number][term]
+            part = weight * idf * tf / (tf + k1 * (1 - b + b * size / average))
+            if weight > 0:
+                scores[number] = scores.get(number, 0.0) + part
+    return scores
 
 
 def real(folder):

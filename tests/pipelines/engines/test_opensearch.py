@@ -220,28 +220,6 @@ def test_requests_ask_for_the_statistics_of_all_shards_and_no_texts(unprobed, pr
     assert weighted[1] == {"term": {"contents_english": {"value": "run", "boost": 0.25}}}
 
 
-def test_depth_above_the_window_is_read_in_pages_of_one_state(unprobed, proxy, index, monkeypatch):
-    """osmem-server rounds the score after which a page begins, and so skips hits."""
-    shallow = index.rank(["alpha"], index.bm25(), 1000)[0]
-    monkeypatch.setattr(opensearch, "_WINDOW", 10)
-    refused(r"gave \d+ of 1\d\d hits in pages", lambda: index.rank(["alpha"], index.bm25(), 1000))
-
-    def begins_earlier(method, path, body):
-        search = json.loads(body) if path.startswith("/_search?") else {}
-        if "search_after" not in search:
-            return None
-        search["search_after"][0] += 1e-8
-        return proxy.forward(method, path, json.dumps(search))
-
-    proxy.answers, proxy.requests = [begins_earlier], []
-    deep = index.rank(["alpha"], index.bm25(), 1000)[0]
-    assert list(deep.docnos) == list(shallow.docnos) and len(deep.docnos) > 100
-    assert deep.scores == pytest.approx(shallow.scores)
-    paths = [path for _, path, _ in proxy.requests]
-    assert sum("point_in_time" in path for path in paths) == 2  # opened and closed
-    assert len(index.rank(["alpha"], index.bm25(), 25)[0].docnos) == 25
-
-
 def test_each_setting_has_an_index_of_its_own_that_no_search_changes(unprobed, proxy, index):
     for k1, b in [*SETTINGS, (1.5, 0.75)]:
         index.rank(["alpha"], index.bm25(k1, b), 5)
@@ -395,7 +373,9 @@ def test_units_that_a_busy_cluster_rejects_are_sent_again(proxy, tmp_path):
     index = engine(proxy.url).open(tmp_path / "i")
     assert left == [0] and index.manifest["identity"]["documents"] == 121
     left[0] = 1000
-    with pytest.raises(InputError, match=r"takes no more units: .*queue is full.*same command"):
+    with pytest.raises(
+        InputError, match=r"121 units were not loaded .*queue is full.*same command"
+    ):
         engine(proxy.url).build(corpus(), tmp_path / "j", corpus_fingerprint="always 429")
 
 
@@ -460,7 +440,8 @@ def test_a_changed_index_is_named(proxy, tmp_path):
     refused(r"has changed since .*documents \(121 -> 120\)", built.open, tmp_path / "i")
 
 
-def test_too_many_terms_are_refused_in_one_line(unprobed, index):
+def test_too_many_terms_and_units_are_refused_in_one_line(unprobed, index):
+    refused("depth=10001. valid: 10000 at most", index.rank, ["alpha"], index.bm25(), 10_001)
     many = {f"term{number}": 1.0 for number in range(1025)}
     with pytest.raises(InputError, match=r"1025 terms. valid: 1024 at most.*max_clause_count"):
         index.rank([many], index.bm25(), 5)
@@ -596,19 +577,6 @@ def test_a_search_is_sent_again_to_the_copies_of_a_lost_node(unprobed, proxy, in
     before = len(proxy.requests)
     refused("all shards failed", lambda: index.rank(QUERIES, index.bm25(), 5))
     assert len(proxy.requests) == before + 1
-
-
-def test_pages_begin_again_when_the_state_that_they_read_is_lost(
-    unprobed, proxy, index, monkeypatch
-):
-    expected = index.rank(["alpha"], index.bm25(), 10)[0]
-    monkeypatch.setattr(opensearch, "_WINDOW", 5)
-    gone = {"error": {"type": "search_context_missing_exception", "reason": "no"}, "status": 404}
-    proxy.answers = [times(1, (404, {}, gone), "/_search?")]
-    # osmem-server rounds the score after which the second page begins.
-    assert list(index.rank(["alpha"], index.bm25(), 6)[0].docnos)[:5] == list(expected.docnos)[:5]
-    opened = [path for method, path, _ in proxy.requests if method == "POST" and "/point" in path]
-    assert len(opened) == 2
 
 
 def test_an_index_that_was_created_by_a_request_without_a_reply_is_loaded(proxy, tmp_path):

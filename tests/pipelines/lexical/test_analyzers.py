@@ -28,7 +28,6 @@ from soundingline.pipelines.lexical.analyzers import (
     porter_stem,
 )
 from soundingline.pipelines.lexical.index import LexicalIndex
-from soundingline.pipelines.lexical.word_break import WordTable
 
 needs_snowball = pytest.mark.skipif(
     not find_spec("snowballstemmer"), reason="the stemmer of sira is optional"
@@ -274,25 +273,6 @@ def test_stems_are_those_of_snowballs_page(word, expected):
 )
 def test_sira_folds_text_before_it_is_cut(text, terms):
     assert make_analyzer("sira").terms(text) == terms
-
-
-ALPHABET = "aZs9_.'- \u00e9\u00a0\u2014\u00bd\u2026\u0301\u212a\u0130"
-
-
-@needs_snowball
-@given(st.text(alphabet=ALPHABET, max_size=60))
-def test_terms_of_siras_word_forms_are_those_of_the_text(text):
-    analyzer = make_analyzer("sira")
-    assert analyzer.byte_classes is not None
-    table = WordTable(analyzer.byte_classes)
-    numbers, _ = table.numbers([text.encode()])
-    pieces = [table.forms(0)[number] for number in numbers.tolist()]
-    parts = [term for piece in pieces for term in analyzer.terms(piece)]
-    terms = analyzer.terms(text)
-    assert parts == terms
-    words = analyzer.words(text)
-    assert [term for word in words if (term := analyzer.term(word)) is not None] == terms
-    assert all(term.isascii() and term.isalnum() for term in terms)
 
 
 @needs_snowball

@@ -26,10 +26,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_measures import AP, P, nDCG
 from support.assertions import refused
-from support.engines import build, corpora, cut_length, measured, queries, real
+from support.engines import brute_force, build, corpora, cut_length, measured, queries, real
 from support.needs import cases, needs
 
-from soundingline.pipelines import BM25, QueryLikelihood
+from soundingline.pipelines import BM25, QueryLikelihood, index_folder
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.engines.pisa import PisaEngine
@@ -53,23 +53,6 @@ from soundingline.toolkit.data import SearchRequest, Unit, parent
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.queries import parse_query
 from soundingline.toolkit.runs.run_folder import repeat_id
-
-
-def brute_force(corpus, query, k1, b):
-    sizes = [sum(document.values()) for document in corpus]
-    filled = [size for size in sizes if size]
-    average = sum(filled) / len(filled) if filled else 1.0
-    scores = {}
-    for term, weight in query.items():
-        holders = [number for number, document in enumerate(corpus) if term in document]
-        idf = math.log(1 + (len(filled) - len(holders) + 0.5) / (len(holders) + 0.5))
-        for number in holders:
-            size = cut_length(sizes[number])
-            tf = corpus[number][term]
-            part = weight * idf * tf / (tf + k1 * (1 - b + b * size / average))
-            if weight > 0:
-                scores[number] = scores.get(number, 0.0) + part
-    return scores
 
 
 def check_search(index, corpus, query, k1, b, depth):
@@ -687,16 +670,10 @@ def test_a_question_without_known_terms_or_documents_finds_nothing(lettered):
     assert dict(GridBM25(lettered, CELLS).ranks([])) == {}
 
 
-def test_bad_settings_and_scattered_passages_are_refused(lettered, tmp_path):
+def test_scattered_passages_and_a_depth_of_nothing_are_refused(tmp_path):
     scattered = build_texts({"d1%p0": "a", "d2%p0": "a", "d1%p1": "a"}, tmp_path / "scattered")
-    for made, cells, depth, message in [
-        (scattered, CELLS, 5, "'d1' do not follow each other"),
-        (lettered, [], 5, "no cell"),
-        (lettered, [(-1.0, 0.4)], 5, "k1=-1"),
-        (lettered, [(0.9, 1.5)], 5, "b=1.5"),
-        (lettered, CELLS, 0, "depth=0"),
-    ]:
-        refused(message, GridBM25, made, cells, depth=depth)
+    refused("'d1' do not follow each other", GridBM25, scattered, CELLS)
+    refused("depth=0", GridBM25, scattered, CELLS, depth=0)
 
 
 def test_the_worked_example_of_the_kernel_comes_out_as_by_hand(tmp_path):
@@ -943,7 +920,7 @@ def expected_query(texts, query, scores, fb_terms, fb_docs, weight):
 
 
 # Half are no feedback terms: one letter, not plain, too long.
-words = st.sampled_from(["aa", "bb", "cc", "d4", "42", "a", "né", "up_to", "x" * 20, "x" * 21])
+words = st.sampled_from(["aa", "bb", "Cc", "d4", "42", "a", "né", "up_to", "x" * 20, "x" * 21])
 feedback_texts = st.lists(st.lists(words, max_size=8).map(" ".join), min_size=1, max_size=6)
 
 
@@ -968,19 +945,6 @@ def test_the_new_query_equals_that_computed_from_the_texts(
         found = rm3(ranking(scores, query))["query_toks"].iloc[0]
     expected = expected_query(texts, query, scores, fb_terms, fb_docs, weight)
     assert found == {term: pytest.approx(part, abs=1e-6) for term, part in expected.items()}
-
-
-def test_terms_too_short_long_strange_or_frequent_are_no_feedback(tmp_path):
-    kept = ["ok", "7th", "x" * 20]
-    dropped = ["o", "x" * 21, "no-dash", "naïve", "Case", "common"]
-    texts = [" ".join([*kept, *dropped]), *["common"] * 2, *["pad"] * 17]
-    index = indexed(texts, tmp_path)
-    out = Feedback(index)(ranking({"d0": 2.0}, "o"))
-    third = pytest.approx(0.5 / 3)
-    assert out["query_toks"].tolist() == [{"o": 0.5, "ok": third, "7th": third, "x" * 20: third}]
-    texts[2] = "pad"  # now 2 of 20 hold it, just a tenth
-    index = indexed(texts, tmp_path / "more")
-    assert "common" in Feedback(index)(ranking({"d0": 2.0}, "o"))["query_toks"].iloc[0]
 
 
 def test_a_document_counts_by_its_score_and_within_the_first_few(tmp_path):
@@ -1140,6 +1104,6 @@ def test_feedback_goes_on_where_its_files_cannot_be_written(bags, tmp_path, monk
     def refused(folder, **settings):
         raise PermissionError(13, "Permission denied", str(folder))
 
-    monkeypatch.setattr(forward, "atomic_folder", refused)
+    monkeypatch.setattr(index_folder, "atomic_folder", refused)
     assert rare_terms(LexicalIndex(index.path)) == expected
     assert not (index.path / "forward").exists()
