@@ -274,11 +274,6 @@ class Scorer(Reranker):
             # A class without a file, which may change at any time: cached in this process alone.
             return f"{threading.get_native_id()} {time.time_ns()}"
 
-    def _lasting(self, argument: str) -> tuple[str, ...]:
-        # The model does not depend on the arguments that all scorers have.
-        shared = ("_shared", "_caches", "_batches", "count", "_counts")
-        return shared if argument in Scorer.__dataclass_fields__ else ()
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NeuralScorer(Scorer):

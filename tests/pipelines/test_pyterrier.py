@@ -131,8 +131,7 @@ def test_what_follows_from_a_parameter_changes_with_it(index):
     stage = by_length(index)
     stage.scorer.score_pairs(["a"], ["b"])
     stage.set_parameter("depth", 3)
-    stage.scorer.set_parameter("long_documents", "truncate")
-    assert stage.counts["batches"] == 1  # the loaded model and its counts stay
+    assert stage.counts["batches"] == 1  # the scorer stays, with its loaded model and its counts
     ranking = (index.bm25() >> stage)(QUERIES)
     again = (index.bm25() >> by_length(index, depth=3))(QUERIES)
     pd.testing.assert_frame_equal(ranking, again)
