@@ -782,7 +782,7 @@ def test_counts_tell_which_pairs_were_cut(model):
     it = scorer(model)
     exact = Pair("the mill", text_of(64 - 5))  # and [CLS], two [SEP]
     it.score(*sides([exact, Pair(exact.query, f"{exact.text} river"), Pair(text_of(70), "mill")]))
-    assert it.count() == {"truncated": 2}
+    assert it.counts["truncated"] == 2
 
 
 def test_a_query_that_leaves_little_room_has_one_window(model):
