@@ -419,8 +419,12 @@ class LlmStep:
     cache: Path | None = None
     collection: Collection | None = None
 
-    def prepare_llm(self, name: str, parts: Sequence[Any], **options: Any) -> None:
-        """Prepare the requests. The arguments are fields of `CachedLLM`."""
+    def prepare_llm(
+        self, name: str, parts: Sequence[Any], *, reading: Sequence[Any] = (), **options: Any
+    ) -> None:
+        """Prepare the requests. `reading` is what changes the result of the step, and neither the
+        prompt file nor the model has; the other arguments are fields of `CachedLLM`."""
+        self._reading = reading
         # Bound copies are shallow: both are shared between them.
         self._counts = Counts(*self.counted, "asked", "retried", "shared")
         self._llm = CachedLLM(
@@ -433,16 +437,11 @@ class LlmStep:
         return not answer.strip()
 
     @property
-    def reading(self) -> Sequence[Any]:
-        """What changes the result of the step, and neither the prompt file nor the model has."""
-        return ()
-
-    @property
     def fingerprint(self) -> str:
-        """Hash of the prompt file and of `reading`, and of the model and how it samples if it is
-        known."""
+        """Hash of the prompt file and of how replies are read, and of the model and how it samples
+        if it is known."""
         key = self._llm.key(model_of(self))
-        return fingerprint(key, *self.reading) if self.reading else key
+        return fingerprint(key, *self._reading) if self._reading else key
 
     @property
     def counts(self) -> Mapping[str, float]:
