@@ -26,7 +26,7 @@ from soundingline.toolkit.llm.errors import (
     Refused,
     Truncated,
 )
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, Usage, user
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, user
 from soundingline.toolkit.runs.run_folder import repeat_of
 from soundingline.toolkit.search.scoring import ScorerResources
 
@@ -479,16 +479,9 @@ def model_of(stage: Any) -> BlockingModel | None:
 
 def _read_reply(value: Mapping[str, Any]) -> Reply:
     """A reply as `CachedLLM` stores it."""
-    # `Usage` replaces impossible numbers by None.
-    usage = Usage(input=value["tokens"][0], output=value["tokens"][1])
-    return Reply(
-        value["text"],
-        value["retried"],
-        cached=True,
-        input_tokens=usage.input,
-        output_tokens=usage.output,
-        tokens=tuple(Token(*fields) for fields in value.get("logprobs", ())),
-    )
+    read, written = value["tokens"]
+    tokens = tuple(Token(*fields) for fields in value.get("logprobs", ()))
+    return Reply(value["text"], value["retried"], "", True, read, written, tokens)
 
 
 # Answers that are read from the probabilities of a token.

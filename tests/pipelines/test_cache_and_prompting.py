@@ -560,37 +560,33 @@ def test_a_damaged_cache_is_told_in_one_line(folder):
 DOLLAR = Price(input=0.0, output=1_000_000.0)
 
 
-def replies(model, folder, ledger=None, stored=None):
-    """The counts of a stage that requests the reply to one prompt. `stored` is in the cache."""
+def replies(model, folder, ledger=None):
+    """The counts of a stage that requests the reply to one prompt."""
     settings = SamplingParams(seed=1)
     blocking = BlockingModel("m", role="rewriter", settings=settings, price=DOLLAR)
     counts = Counts()
     llm = CachedLLM(name="test", parts=[], is_empty=lambda text: not text, counts=counts)
-    if stored:
-        key = llm.key(blocking)
-        ResultCache(folder / f"test-{key}.sqlite").put([((key, "prompt"), stored)])
     with blocking.started(model, ledger):
         llm.of(blocking, folder).replies({"prompt": "q"})
     return counts()
 
 
 @pytest.mark.parametrize(
-    ("cached", "counted"),
+    ("usage", "counted"),
     [
-        ([100, 10], {"reply_input_tokens": 100, "reply_output_tokens": 10}),
-        ([-5, 10], {"reply_unreported": 1}),
-        ([10**400, 10], {"reply_unreported": 1}),
+        (used(100, 10), {"reply_input_tokens": 100, "reply_output_tokens": 10}),
+        (Usage(input=5), {"reply_input_tokens": 5, "reply_unreported": 1}),
     ],
 )
-def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
-    tmp_path, cached, counted
-):
-    value = {"text": "yes", "retried": False, "tokens": cached}
-    counts = replies(ScriptedModel(), tmp_path, stored=value)
-    assert counts == {"cache_hits": 1, "cache_misses": 0, **counted}
-    # Tokens that the server did not count are unknown now and from the cache.
-    for steps in ([saying("yes", usage=Usage(input=5))], []):
-        assert replies(ScriptedModel(*steps), tmp_path / "other")["reply_unreported"] == 1
+def test_the_tokens_of_a_reply_are_counted_again_from_the_cache(tmp_path, usage, counted):
+    for steps, lookups in (
+        (
+            [saying("yes", usage=usage)],
+            {"asked": 1, "shared": 0, "cache_hits": 0, "cache_misses": 1},
+        ),
+        ([], {"cache_hits": 1, "cache_misses": 0}),
+    ):
+        assert replies(ScriptedModel(*steps), tmp_path) == {**lookups, **counted}
 
 
 @pytest.mark.parametrize(
