@@ -18,7 +18,7 @@ from soundingline.pipelines.device import in_float32, pack_linear_layers
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import least_window, replace_surrogates, split_into_windows
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -134,11 +134,7 @@ class CrossEncoder(NeuralScorer):
     model: str = field(default=MODEL, kw_only=False)
 
     counted = ("truncated",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length is not None:
-            check_int("max_length", self.max_length, ge=8)
+    least_length = 8
 
     @property
     @shared

@@ -18,7 +18,7 @@ from soundingline.pipelines.device import padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import split_into_windows
-from soundingline.toolkit.errors import InputError, Runtime, check_int
+from soundingline.toolkit.errors import InputError, Runtime
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -39,7 +39,6 @@ _KIND = CheckpointKind(
     f"{PASSAGE}, or one merged into its base",
     unused=(),
 )
-_SHORTEST = 32
 # No token of the vocabulary is longer, runs of spaces left aside.
 _CHARACTERS = 16
 
@@ -188,13 +187,12 @@ class RankLLaMA(NeuralScorer):
     document_prefix: str = "document: "
 
     counted = ("truncated", "queries_truncated")
+    least_length = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layout not in LAYOUTS:
             raise InputError(f"layout is {self.layout!r}", valid=", ".join(LAYOUTS))
-        if self.max_length is not None:
-            check_int("max_length", self.max_length, ge=_SHORTEST)
 
     @property
     @shared

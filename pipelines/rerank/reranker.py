@@ -303,8 +303,13 @@ class NeuralScorer(Scorer):
     default_batch_tokens: ClassVar[Mapping[str, int]] = Placement.default_batch_tokens
     """The default of `batch_tokens` by type of device."""
 
+    least_length: ClassVar[int] = 1
+    """The smallest `max_length`."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, ge=self.least_length)
         self.placement = Placement(
             self.device, self.dtype, self.batch_tokens, self.default_batch_tokens
         )
