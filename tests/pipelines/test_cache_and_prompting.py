@@ -685,23 +685,6 @@ def test_replies_are_in_the_order_of_the_prompts_and_equal_ones_are_paid_for_onc
     assert ledger.total.calls == step.counts["asked"] == 2 and ledger.by_role("2")
 
 
-@pytest.mark.parametrize(
-    ("changed", "arguments"),
-    [
-        (Listwise, {"window": 4, "step": 2}),
-        (Listwise, {"passes": 2}),
-        (Listwise, {"max_words": 7}),
-        (Pointwise, {"max_characters": 9}),
-        (Pointwise, {"score": "p_yes"}),
-    ],
-)
-def test_what_decides_how_prompts_are_made_and_replies_read_is_in_the_fingerprint(
-    changed, arguments
-):
-    model = BlockingModel("m", role="reranker")
-    assert changed(model, **arguments).fingerprint != changed(model).fingerprint
-
-
 PROMPTS = [f"Which mill is number {number}?" for number in range(cases(200, 120))]
 
 

@@ -449,11 +449,6 @@ def test_pickled_weights_run_nothing(kind, adapters, tmp_path):
 LENGTH = 40
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def says(folder, length):
     """The checkpoint with a tokenizer that names this length."""
     path = folder / "tokenizer_config.json"

@@ -36,7 +36,7 @@ from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.data import Link
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 WORDS = checkpoints.EMBEDDER_WORDS[:12]
@@ -96,7 +96,6 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("contract")
     made = {}
 

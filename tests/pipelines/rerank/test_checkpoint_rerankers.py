@@ -38,11 +38,6 @@ def text_of(length, seed=0):
 T5_PAIRS = [Pair(text_of(1 + length % 7, 1), text_of(length)) for length in LENGTHS]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def monot5(tmp_path_factory):
     return checkpoints.save_t5(tmp_path_factory.mktemp("monot5") / "model")

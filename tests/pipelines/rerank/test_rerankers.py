@@ -53,11 +53,6 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 def save(folder, network, tokenizer, seed=0):
     """A checkpoint with weights, biases and norms that are all random: scores are far apart."""
     draw = torch.Generator().manual_seed(seed)
@@ -245,7 +240,12 @@ ROWS = {
         },
     ),
     "pyterrier": Row(RerankTop, lambda: LONGEST),
-    "own": Row(Lengths, lambda **given: Lengths(**given), ({"weight": -1.0},)),
+    "own": Row(
+        Lengths,
+        lambda **given: Lengths(**given),
+        ({"weight": -1.0},),
+        {"Lengths has no windows": {"long_documents": "max_passage"}},
+    ),
 }
 for name in ("rank1", "own", "monot5", "cross_encoder", "rankllama", "colbert"):
     ROWS[name] = ROWS[name]._replace(
@@ -254,6 +254,7 @@ for name in ("rank1", "own", "monot5", "cross_encoder", "rankllama", "colbert"):
 CHECKPOINTS = [name for name, row in ROWS.items() if row.save]
 SCORED = [name for name in ROWS if name != "listwise"]  # by each text alone
 CACHED = [name for name in ROWS if name != "pyterrier"]
+PROMPTS = {"pointwise": "{query} {text}", "listwise": "{query} {count} {passages}"}
 
 
 @pytest.fixture(scope="module")
@@ -602,14 +603,19 @@ def test_weights_are_loaded_once_by_many_threads(name, make, monkeypatch):
         assert each == pytest.approx(found[0][number:], abs=2e-5)
 
 
-@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
-def test_the_fingerprint_follows_what_changes_scores(name, make, tmp_path):
+@pytest.mark.parametrize("name", CACHED, indirect=True)
+def test_the_fingerprint_follows_what_changes_scores(name, make, make_top, tmp_path):
     row = ROWS[name]
-    other = row.kind(str(row.save(tmp_path / "other", seed=1)), **CPU)
-    changes = ({"dtype": "bfloat16"}, {"max_length": 48}, *row.changes)
-    changed = [other, *(make(**arguments) for arguments in changes)]
+    changed = [make(**arguments) for arguments in row.changes]
+    if row.save:
+        changed += [make(dtype="bfloat16"), make(max_length=48)]
+        changed.append(row.kind(str(row.save(tmp_path / "other", seed=1)), **CPU))
+        assert make(batch_tokens=7).fingerprint == make().fingerprint
+    if name in PROMPTS:
+        (tmp_path / "own.txt").write_text(PROMPTS[name])
+        changed.append(make(prompt=str(tmp_path / "own.txt")))
     assert len({each.fingerprint for each in (make(), *changed)}) == 1 + len(changed)
-    assert make(batch_tokens=7).fingerprint == make().fingerprint
+    assert make_top(depth=9).fingerprint == make().fingerprint
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, "own"], indirect=True)
