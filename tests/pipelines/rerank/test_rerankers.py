@@ -74,63 +74,40 @@ def save_bert(folder, seed=0, words=LENGTH + 32, **changed):
     return save(folder, transformers.BertForSequenceClassification(config), tokenizer, seed)
 
 
-# The score of a pair by the library of a model alone.
+# The scores of pairs, each alone, by the library of a model.
 
 
-def of_t5(folder):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    network = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
-    true, false = (tokenizer.convert_tokens_to_ids(f"▁{word}") for word in ("true", "false"))
-
-    def score(pair):
-        prompt = f"Query: {pair.query} Document: {pair.text} Relevant:"
-        inputs = tokenizer([prompt], return_tensors="pt")
-        logits = network(**inputs, decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
-        return torch.log_softmax(logits[[true, false]], dim=0)[0]
-
-    return score
-
-
-def of_classifier(folder):
+def by_classifier(folder, pairs):
     tokens = transformers.AutoTokenizer.from_pretrained(folder)
     automatic = transformers.AutoModelForSequenceClassification
     network = automatic.from_pretrained(folder, dtype=torch.float32).eval()
-
-    def score(pair):
+    for pair in pairs:
         # In lists: an empty text by itself would be taken for none.
         inputs = tokens(
             [pair.query], [pair.text], truncation=True, max_length=64, return_tensors="pt"
         )
         logits = network(**inputs).logits[0]
-        return logits[-1] - (logits[0] if len(logits) > 1 else 0)
-
-    return score
+        yield logits[-1] - (logits[0] if len(logits) > 1 else 0)
 
 
-def of_model_card(folder):
+def by_model_card(folder, pairs):
     automatic = transformers.AutoModelForSequenceClassification
     network, tokenizer = automatic.from_pretrained(folder).eval(), checkpoints.llama_tokenizer()
-
-    def score(pair):
+    for pair in pairs:
         texts = f"query: {pair.query}", f"document: {pair.text}"
-        return network(**tokenizer(*texts, return_tensors="pt")).logits[0][0]
-
-    return score
+        yield network(**tokenizer(*texts, return_tensors="pt")).logits[0][0]
 
 
-def of_loops(folder):
-    encoder = ColBERT(str(folder), **CPU, storage="float32")
-
-    def score(pair):
+def by_loops(folder, pairs):
+    encoder = ColBERT(folder, **CPU, storage="float32")
+    for pair in pairs:
         (query,), (text,) = encoder.encode_queries([pair.query]), encoder.encode([pair.text])
-        return sum(max(float(token @ row) for row in text) for token in query)
-
-    return score
+        yield sum(max(float(token @ row) for row in text) for token in query)
 
 
 def alone(reference, folder, pairs):
     with torch.no_grad():
-        return [float(score) for score in map(reference(str(folder)), pairs)]
+        return list(map(float, reference(str(folder), pairs)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -176,7 +153,7 @@ ROWS = {
             r"max_length=3.*more than the 3 tokens": {"max_length": 3},
         },
         save=checkpoints.save_t5,
-        reference=of_t5,
+        reference=checkpoints.t5_scores,
         loaded="T5ForConditionalGeneration",
     ),
     "cross_encoder": Row(
@@ -187,7 +164,7 @@ ROWS = {
             "at most 512, the positions of this model": {"max_length": 513},
         },
         save=save_bert,
-        reference=of_classifier,
+        reference=by_classifier,
         loaded="BertForSequenceClassification",
     ),
     "rankllama": Row(
@@ -195,7 +172,7 @@ ROWS = {
         changes=({"layout": "joined"}, {"end_of_sequence": True}, {"query_prefix": "query:  "}),
         wrong={**DEVICE, "pair, joined": {"layout": "sandwich"}, "32 or more": {"max_length": 4}},
         save=checkpoints.save_rankllama,
-        reference=of_model_card,
+        reference=by_model_card,
         loaded="LlamaForSequenceClassification",
     ),
     "colbert": Row(
@@ -203,7 +180,7 @@ ROWS = {
         changes=({"query_max_length": 16},),
         wrong={**DEVICE, "max_length=2": {"max_length": 2}},
         save=checkpoints.save_multi_vector,
-        reference=of_loops,
+        reference=by_loops,
         loaded="BertModel",
     ),
     "rank1": Row(
@@ -766,7 +743,7 @@ def test_other_architectures_score_as_transformers_has_them(name, tmp_path):
         if "tokenizer" not in path.name:
             (tmp_path / "reference" / path.name).write_bytes(path.read_bytes())
     pairs = [pair for pair in EDGES if pair.text]
-    expected = alone(of_classifier, tmp_path / "reference", pairs)
+    expected = alone(by_classifier, tmp_path / "reference", pairs)
     assert max(expected) - min(expected) > 0.1
     assert scorer(folder).score(*sides(pairs)) == pytest.approx(expected, abs=1e-5)
     most = POSITIONS[name]
@@ -779,7 +756,7 @@ def test_names_of_special_tokens_in_a_text_are_text(model):
     hostile = Pair("mill", "the [SEP] river")
     row = scorer(model)._inputs.encode([hostile])[0].row
     assert row["input_ids"].count(checkpoints.small_bert(WORDS)[1].sep_token_id) == 2
-    assert scorer(model).score(*sides([hostile])) != alone(of_classifier, model, [hostile])
+    assert scorer(model).score(*sides([hostile])) != alone(by_classifier, model, [hostile])
     assert scorer(model).score(*sides([Pair("mill", "x\ud800")]))  # no text of a tokenizer
 
 
