@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import in_float32, pack_linear_layers
@@ -37,8 +37,6 @@ CLASSIFIER = CheckpointKind(
     "choose a cross-encoder, or train one as docs/examples/train_reranker.py does",
     unused=(),
 )
-Row: TypeAlias = Mapping[str, list[int]]
-"""The lists of a pair by the names of the network's arguments, such as `input_ids`."""
 
 
 def is_classifier(checkpoint: Checkpoint) -> bool:
@@ -48,9 +46,10 @@ def is_classifier(checkpoint: Checkpoint) -> bool:
 
 
 class CrossEncoderInput(NamedTuple):
-    """The tokens of a pair, and whether it was cut."""
+    """The lists of a pair by the names of the network's arguments, such as `input_ids`, and whether
+    it was cut."""
 
-    row: Row
+    row: Mapping[str, list[int]]
     truncated: bool
 
     @property
