@@ -10,7 +10,7 @@ import pyterrier as pt
 import pytest
 from support.assertions import refused
 from support.needs import needs
-from support.pairs import Lengths, by_length
+from support.pairs import Lengths, by_length, scored
 
 from soundingline.pipelines import (
     Q2Q,
@@ -169,12 +169,6 @@ def test_systems_without_names_are_saved_in_files(index, qrels, tmp_path):
 
 
 # The data model.
-
-
-def scored(frame):
-    """The score of each document of each query."""
-    keys = zip(frame["qid"], frame["docno"], strict=True)
-    return dict(zip(keys, frame["score"], strict=True))
 
 
 PYTERRIER_STAGES = {

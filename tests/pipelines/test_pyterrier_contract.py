@@ -11,6 +11,7 @@ import pytest
 from support import checkpoints
 from support.llm_model import ScriptedPrompts, longest_first, points, reasoned
 from support.needs import needs
+from support.pairs import scored
 
 from soundingline import pipelines
 from soundingline.pipelines.compose import MaxP, WithoutDocuments
@@ -187,12 +188,6 @@ def pipeline(name, site):
 @pytest.fixture(params=SCORING)
 def scoring(request, site):
     return SCORING[request.param](site)
-
-
-def scored(frame):
-    """The score of each document of each query."""
-    keys = zip(frame["qid"], frame["docno"], strict=True)
-    return dict(zip(keys, frame["score"].astype(float), strict=True))
 
 
 def ranked(frame):

@@ -14,6 +14,7 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import until
 from support.documents import ROOT
 from support.needs import cases
 from support.pairs import sides
@@ -417,14 +418,6 @@ def scored_together(recorder, pairs):
 
 def pairs(*texts):
     return [Pair("q", text) for text in texts]
-
-
-def until(condition):
-    """Wait for other threads; a minute is forever."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def waiting(recorder):
