@@ -359,6 +359,8 @@ def test_a_run_holds_the_caches_at_their_bound(entry, filled, capsys):
     assert entry("run", *given, "name=above", "paths.caches_gb=0.0003") == 0
     assert re.search(r"above paths.caches_gb=0.0003: 0\.\d MB freed", capsys.readouterr().err)
     assert entries(filled)[0] < 2000
+    assert entry("run", *given, "name=wrong", "paths.caches_gb=-1") == 2
+    assert "caches_gb=-1.0. valid: 0 or more, finite" in capsys.readouterr().err
 
 
 def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(entry, filled, capsys):
