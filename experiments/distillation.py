@@ -429,7 +429,7 @@ def _candidates(inputs: _Inputs, rows: Sequence[Mapping[str, Any]]) -> list[Cand
     config = inputs.settings.config
     built = build_pipeline(config, inputs.budget, inputs.benchmark, searched=False)
     search_tool, _ = with_literature_tools(inputs.search_tool, built, config)
-    backend = PipelineBackend(built.pipeline, built.segmenter.name)
+    backend = PipelineBackend(built.pipeline)
     session = search_tool.open(backend.for_question(""), built.collection.store)
     assert isinstance(session, Literature) and session.operators.locator is not None
     candidates = []

@@ -29,7 +29,6 @@ from soundingline.experiments.planning import Compositions, ExperimentPlan, bloc
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
-    checked_amount,
     list_caches,
     megabytes,
     network_note,
@@ -39,7 +38,7 @@ from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.errors import InputError, did_you_mean
+from soundingline.toolkit.errors import InputError, check_number, did_you_mean
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
@@ -193,18 +192,20 @@ def caches(
     if chosen is None:
         raise InputError("paths.caches is null: nothing is cached", do="name a folder of caches")
     folder = Path(chosen)
-    gb, days = checked_amount("--keep-gb", keep_gb), checked_amount("--keep-days", keep_days)
+    for name, amount in (("--keep-gb", keep_gb), ("--keep-days", keep_days)):
+        if amount is not None:
+            check_number(name, amount)
     if not folder.is_dir():
         raise InputError(f"there is no folder of caches at {folder}", do="name one that is there")
     console = Console(soft_wrap=True)
-    if gb is not None or days is not None:
-        limit = None if gb is None else int(gb * GB)
-        before = None if days is None else int(time.time() - days * _DAY)
+    if keep_gb is not None or keep_days is not None:
+        limit = None if keep_gb is None else int(keep_gb * GB)
+        before = None if keep_days is None else int(time.time() - keep_days * _DAY)
         console.print(f"{megabytes(prune(folder, limit=limit, before=before))} freed")
     console.print(_cache_table(list_caches(folder)))
     if note := network_note(folder):
         console.print(note)
-    if gb is None and days is None:
+    if keep_gb is None and keep_days is None:
         print_next(f"soundingline caches {folder} keep_gb=5 keeps the 5 GB that were used last")
 
 

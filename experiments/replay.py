@@ -165,7 +165,7 @@ def replay_run(settings: Settings, run: Path) -> None:
         **operator_prints,
         "replayed": recorded.state(),
     }
-    backend = PipelineBackend(built.pipeline, built.segmenter.name)
+    backend = PipelineBackend(built.pipeline)
     evidence = relevant_documents(benchmark.qrels.get("evidence", {}))
     replaying = Replaying(backend, built.collection.store, search_tool, evidence)
     of_benchmark = manifest.get("benchmark") or {}

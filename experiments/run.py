@@ -171,7 +171,7 @@ def make_components(
         search_tool, of_tool = with_literature_tools(search_tool, built, config)
     else:
         built = replace(built, stages=Stages({}))
-    backend = PipelineBackend(built.pipeline, built.segmenter.name)
+    backend = PipelineBackend(built.pipeline)
     parts = parts_of(search_tool, built)
     this = Components(agents, llm, budget, built, search_tool, backend, parts, judge, reader)
     return this, _fingerprints(this, agent, settings, of_tool)

@@ -31,7 +31,6 @@ class PipelineBackend:
 
     Args:
         pipeline: A transformer of queries into rankings.
-        unit: What its docnos name, for displays: `document` or `passage`.
 
     `InputError` if the pipeline does not accept queries or does not return ranked documents; other
     errors of the pipeline are raised unchanged.
@@ -43,7 +42,7 @@ class PipelineBackend:
         ['d1', 'd2']
     """
 
-    def __init__(self, pipeline: pt.Transformer, unit: str = "document") -> None:
+    def __init__(self, pipeline: pt.Transformer) -> None:
         if not isinstance(pipeline, pt.Transformer):
             raise InputError(
                 f"the pipeline is of type {type(pipeline).__name__}",
@@ -51,7 +50,6 @@ class PipelineBackend:
                 do="wrap a function with pt.apply",
             )
         self.pipeline = pipeline
-        self.unit = unit
         self.qid = ""  # of the question whose searches these are
 
     def for_question(self, qid: str) -> PipelineBackend:
@@ -91,7 +89,7 @@ class PipelineBackend:
         return SearchResult(hits, {**texts, **notes})
 
     def __repr__(self) -> str:
-        return f"PipelineBackend({self.pipeline!r}, unit={self.unit!r})"
+        return f"PipelineBackend({self.pipeline!r})"
 
 
 class ListOrder:

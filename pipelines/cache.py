@@ -15,7 +15,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import math
 import os
 import re
 import socket
@@ -32,7 +31,7 @@ from typing import Any
 
 from soundingline.pipelines.stage import Counts
 from soundingline.toolkit.console import notify, track
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, check_number
 from soundingline.toolkit.files import form_at_rest, set_aside
 from soundingline.toolkit.locks import file_lock, file_system, is_local, open_own
 from soundingline.toolkit.obfuscation import decrypt_line
@@ -260,21 +259,22 @@ def keep_bound(caches: Path | str | None, gigabytes: float | None) -> None:
     """Prune caches (`paths.caches`) that are above their bound (`paths.caches_gb`), and report once
     per process what their file system needs. Caches that cannot be pruned are reported and stop
     nothing: the stage that needs one refuses it. `InputError` if the bound is not a size."""
-    limit = checked_amount("paths.caches_gb", gigabytes)
+    if gigabytes is not None:
+        check_number("paths.caches_gb", gigabytes)
     if caches is None:
         return
     folder = Path(caches)
     notify_once(network_note(folder))
-    if limit is None:
+    if gigabytes is None:
         return
     try:
-        freed = limit_size(folder, int(limit * GB))
+        freed = limit_size(folder, int(gigabytes * GB))
     except InputError as error:
         notify(str(error))
         return
     if freed:
         size = megabytes(freed)
-        notify(f"the caches in {folder} were above paths.caches_gb={limit:g}: {size} freed")
+        notify(f"the caches in {folder} were above paths.caches_gb={gigabytes:g}: {size} freed")
 
 
 @cache
@@ -282,13 +282,6 @@ def notify_once(line: str) -> None:
     """Print a line once per process; nothing for an empty one."""
     if line:
         notify(line)
-
-
-def checked_amount(name: str, value: float | None) -> float | None:
-    """A size or an age, which may be None; `InputError` if it is negative or not finite."""
-    if value is not None and not 0 <= value < math.inf:
-        raise InputError(f"{name}={value}", valid="a number, 0 or more")
-    return value
 
 
 def megabytes(number: int) -> str:

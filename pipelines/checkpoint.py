@@ -148,19 +148,6 @@ def own_length(config: Any, tokenizer_length: float | None) -> int:
     )
 
 
-def weight_bytes(model: str, revision: str | None = None) -> int | None:
-    """Bytes of the weight files of a folder or of the hub's cache; None if that is unknown."""
-    folder = Path(model)
-    if not folder.is_dir():
-        hub = import_optional("huggingface_hub")
-        config = hub.try_to_load_from_cache(model, "config.json", revision=revision)
-        if not isinstance(config, str):
-            return None
-        folder = Path(config).parent
-    weights = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
-    return sum(path.stat().st_size for path in weights) or None
-
-
 class CheckpointKind(NamedTuple):
     """What a model needs its checkpoint to be, which is checked before any weights are read.
 
@@ -315,9 +302,7 @@ class Checkpoint:
         reader = getattr(import_optional(self.kind.library), self.kind.reader)
         of_transformers, what = self.kind.library == "transformers", f"the model '{self.whole}'"
         check_memory(
-            self._network_bytes(reader, place.dtype)
-            if of_transformers
-            else weight_bytes(self.model, self.revision) or 0,
+            self._network_bytes(reader, place.dtype) if of_transformers else self.weight_bytes(),
             place.device,
             what,
         )
@@ -338,6 +323,14 @@ class Checkpoint:
             )
         with within_memory(place.device, what):
             return model.to(place.device).eval()
+
+    def weight_bytes(self) -> int:
+        """Bytes of the weight files in the folder or in the hub's cache; 0 without any."""
+        with loading_checkpoint(self.model):
+            named = self._adapter or _file(self.model, "config.json", self.revision)
+        folder = named.parent
+        weights = list(folder.glob("*.safetensors")) or list(folder.glob("*.bin"))
+        return sum(path.stat().st_size for path in weights)
 
     def _network_bytes(self, reader: Any, dtype: torch.dtype) -> int:
         with import_optional("torch").device("meta"):

@@ -26,7 +26,7 @@ from soundingline.toolkit.llm.errors import (
     Refused,
     Truncated,
 )
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, Usage, user
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, user
 from soundingline.toolkit.runs.run_folder import repeat_of
 from soundingline.toolkit.search.scoring import ScorerResources
 
@@ -419,8 +419,12 @@ class LlmStep:
     cache: Path | None = None
     collection: Collection | None = None
 
-    def prepare_llm(self, name: str, parts: Sequence[Any], **options: Any) -> None:
-        """Prepare the requests. The arguments are fields of `CachedLLM`."""
+    def prepare_llm(
+        self, name: str, parts: Sequence[Any], *, reading: Sequence[Any] = (), **options: Any
+    ) -> None:
+        """Prepare the requests. `reading` is what changes the result of the step, and neither the
+        prompt file nor the model has; the other arguments are fields of `CachedLLM`."""
+        self._reading = reading
         # Bound copies are shallow: both are shared between them.
         self._counts = Counts(*self.counted, "asked", "retried", "shared")
         self._llm = CachedLLM(
@@ -433,16 +437,11 @@ class LlmStep:
         return not answer.strip()
 
     @property
-    def reading(self) -> Sequence[Any]:
-        """What changes the result of the step, and neither the prompt file nor the model has."""
-        return ()
-
-    @property
     def fingerprint(self) -> str:
-        """Hash of the prompt file and of `reading`, and of the model and how it samples if it is
-        known."""
+        """Hash of the prompt file and of how replies are read, and of the model and how it samples
+        if it is known."""
         key = self._llm.key(model_of(self))
-        return fingerprint(key, *self.reading) if self.reading else key
+        return fingerprint(key, *self._reading) if self._reading else key
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -480,16 +479,9 @@ def model_of(stage: Any) -> BlockingModel | None:
 
 def _read_reply(value: Mapping[str, Any]) -> Reply:
     """A reply as `CachedLLM` stores it."""
-    # `Usage` replaces impossible numbers by None.
-    usage = Usage(input=value["tokens"][0], output=value["tokens"][1])
-    return Reply(
-        value["text"],
-        value["retried"],
-        cached=True,
-        input_tokens=usage.input,
-        output_tokens=usage.output,
-        tokens=tuple(Token(*fields) for fields in value.get("logprobs", ())),
-    )
+    read, written = value["tokens"]
+    tokens = tuple(Token(*fields) for fields in value.get("logprobs", ()))
+    return Reply(value["text"], value["retried"], "", True, read, written, tokens)
 
 
 # Answers that are read from the probabilities of a token.

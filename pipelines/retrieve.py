@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,13 +22,12 @@ from typing_extensions import Self, TypedDict
 from soundingline.pipelines.engines.engine import RankedList, check_support, checked_weights
 from soundingline.pipelines.lexical.bm25 import check_settings
 from soundingline.pipelines.lexical.rm3 import Feedback, check_feedback
-from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound
+from soundingline.pipelines.stage import Collection, Stage, as_pyterrier, not_bound, places_in
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, Runtime, check_call, check_int, check_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.runs.run_folder import of_question
 
-Own = TypeVar("Own", bound="Retriever")
 # What a new ranking replaces. The `text` of a topic is not that of a document.
 _RESULT = ("docno", "score", "rank", "text")
 # What Terrier's rewriters (Bo1, KL, RM3, SDM) write.
@@ -161,9 +160,8 @@ class Retriever(Stage):
                 for place, values in zip(places, self.index.score(*of_model, model), strict=True):
                     scores[rows[place]] = values
         order = np.lexsort((numbers, -scores, groups))
-        starts = np.cumsum([0, *map(len, rows)])[:-1]
         out = inp.drop(columns=["score", "rank"], errors="ignore").iloc[order]
-        ranks = np.arange(len(inp)) - np.repeat(starts, [len(of_query) for of_query in rows])
+        ranks = places_in(groups[order])
         return out.assign(score=scores[order], rank=ranks).reset_index(drop=True)
 
     def _models(self, qids: Sequence[str]) -> Iterator[tuple[Retriever, Sequence[int]]]:
@@ -178,7 +176,7 @@ class Retriever(Stage):
         # `depth` does not limit the units that a frame gives.
         return shorter % k if self.scores_candidates else shorter
 
-    def at_depth(self: Own, depth: int) -> Own:
+    def at_depth(self, depth: int) -> Self:
         """The same with another depth."""
         shorter = copy.copy(self)
         shorter.depth = depth

@@ -133,7 +133,7 @@ class ByArguments:
 
     def set_parameter(self, name: str, value: Any) -> None:
         """Change one argument, as `pt.GridSearch` and `pt.GridScan` do. Counts begin at 0 again,
-        and a model is loaded again if the argument can change what it computes.
+        and a model is loaded again.
 
         Raises:
             InputError: for a value that the constructor refuses, and for a name that is not one of
@@ -149,12 +149,7 @@ class ByArguments:
             )
         stage: Any = self  # PyTerrier calls this for transformers alone
         changed = pt.inspect.transformer_apply_attributes(stage, **{name: value})
-        lasting = {name: vars(self)[name] for name in self._lasting(name)}
-        vars(self).update({**vars(changed), **lasting})
-
-    def _lasting(self, argument: str) -> tuple[str, ...]:
-        """The attributes that a change of an argument leaves as they are."""
-        return ()
+        vars(self).update(vars(changed))
 
     def _arguments(self) -> dict[str, Any]:
         parameters = inspect.signature(type(self)).parameters.values()

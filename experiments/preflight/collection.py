@@ -64,7 +64,7 @@ def check_collection(built: BoundPipeline, seconds: float = SECONDS) -> list[Fin
     if asks_model(retriever):
         message = "the retriever asks a language model: whether it finds documents was not checked"
         return [*findings, Finding("collection", "note", message)]
-    backend = PipelineBackend(retriever, built.segmenter.name)
+    backend = PipelineBackend(retriever)
     return [*findings, *_searches(benchmark, collection, backend, seconds)]
 
 

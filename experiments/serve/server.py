@@ -92,7 +92,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
         from soundingline.experiments.serve.sessions import QuestionQueue
 
         questions = QuestionQueue(folder, built.benchmark.topics) if folder else None
-        backend = PipelineBackend(built.pipeline, built.segmenter.name)
+        backend = PipelineBackend(built.pipeline)
         with prepared_process(), suppress(KeyboardInterrupt):
             service = make_service(
                 search_tool,

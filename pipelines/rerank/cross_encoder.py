@@ -11,14 +11,14 @@ import inspect
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
 from soundingline.pipelines.device import in_float32, pack_linear_layers
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import least_window, split_into_windows
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -37,8 +37,6 @@ CLASSIFIER = CheckpointKind(
     "choose a cross-encoder, or train one as docs/examples/train_reranker.py does",
     unused=(),
 )
-Row: TypeAlias = Mapping[str, list[int]]
-"""The lists of a pair by the names of the network's arguments, such as `input_ids`."""
 
 
 def is_classifier(checkpoint: Checkpoint) -> bool:
@@ -48,9 +46,10 @@ def is_classifier(checkpoint: Checkpoint) -> bool:
 
 
 class CrossEncoderInput(NamedTuple):
-    """The tokens of a pair, and whether it was cut."""
+    """The lists of a pair by the names of the network's arguments, such as `input_ids`, and whether
+    it was cut."""
 
-    row: Row
+    row: Mapping[str, list[int]]
     truncated: bool
 
     @property
@@ -134,11 +133,7 @@ class CrossEncoder(NeuralScorer):
     model: str = field(default=MODEL, kw_only=False)
 
     counted = ("truncated",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length is not None:
-            check_int("max_length", self.max_length, ge=8)
+    least_length = 8
 
     @property
     @shared

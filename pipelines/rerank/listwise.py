@@ -155,15 +155,15 @@ class Listwise(LlmStep, Reranker):
                 do="set step to half of the window",
             )
         self._prompt = PromptTemplate(self.prompt, "reranker/listwise.txt", _PLACES)
-        self.prepare_llm("rerank-listwise", ["listwise", self._prompt.text])
+        self.prepare_llm(
+            "rerank-listwise",
+            ["listwise", self._prompt.text],
+            reading=(self.window, self.step, self.passes, self.max_words),
+        )
 
     def is_empty(self, answer: str) -> bool:
         """Whether an answer has no order."""
         return not identifiers(answer)
-
-    @property
-    def reading(self) -> Sequence[int]:
-        return self.window, self.step, self.passes, self.max_words
 
     def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
         self._counts.add(missing_text=int((rows["text"] == "").sum()))

@@ -19,7 +19,7 @@ from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import least_window, split_into_windows
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MODEL = "castorini/monot5-base-msmarco"
-_LONGEST = 4096
 # Characters of a text that are read first for each token of a prompt; English has 4 or 5.
 _CHARACTERS = 12
 
@@ -88,13 +87,10 @@ class MonoT5Prompts:
     def windows(self, pair: Pair) -> list[str]:
         """The document in parts that each fit and do not overlap, cut between words if possible.
         The whole document if it fits, or if the query leaves less than an eighth of the length."""
-        room = self._room - self._query_tokens(pair.query)
+        room = self._room - len(self._ids([_joined(pair.query, "")])[0])
         if room < self._least:
             return [pair.text]
         return split_into_windows(pair.text, room, partial(self._tokenizer, verbose=False))
-
-    def _query_tokens(self, query: str) -> int:
-        return len(self._ids([_joined(query, "")])[0])
 
     def _ids(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
         if not texts:
@@ -165,8 +161,8 @@ class MonoT5(NeuralScorer):
         model: A T5 checkpoint, such as `castorini/monot5-large-msmarco` or `-3b-`.
         tokenizer: A name on the hub or a folder. The default is the checkpoint's own
             `tokenizer.json`, otherwise T5's (`t5-base`), as in pyterrier_t5.
-        max_length: Tokens of a prompt, up to 4096. The default is the tokenizer's (512 for T5, the
-            length of monoT5's training).
+        max_length: Tokens of a prompt. The default is the tokenizer's (512 for T5, the length of
+            monoT5's training).
 
     Columns, `InputError`s and other arguments are those of `NeuralScorer` and `Scorer`. The
     `counts` add `pairs`; pairs with the document `truncated`, with a query that left it no room
@@ -182,11 +178,6 @@ class MonoT5(NeuralScorer):
 
     default_batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 2048, "cuda": 32_768}
     counted = ("pairs", "truncated", "queries_too_long", "empty_texts")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_length is not None:
-            check_int("max_length", self.max_length, le=_LONGEST, do="set 512, as trained")
 
     @property
     @shared
@@ -237,10 +228,6 @@ class MonoT5(NeuralScorer):
     @shared
     def _inputs(self) -> MonoT5Prompts:
         return MonoT5Prompts(self._tokenizer, self._limit)
-
-    @property
-    def _limit(self) -> int:
-        return min(super()._limit, _LONGEST)
 
     @property
     @shared

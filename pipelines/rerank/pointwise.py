@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -113,6 +112,7 @@ class Pointwise(LlmStep, Reranker):
         self.prepare_llm(
             "rerank-pointwise",
             ["reranker/pointwise", self._prompt.text],
+            reading=(self.max_characters, *([self.score] if self.needs_logprobs else [])),
             settings=_ONE_TOKEN if self.needs_logprobs else number,
             caches_empty=False,
             returns_unpaid=True,
@@ -122,10 +122,6 @@ class Pointwise(LlmStep, Reranker):
         """Whether an answer has no score to read. The probabilities of a token do not change when
         it is requested again."""
         return self.score == "generated" and read_score(answer) is None
-
-    @property
-    def reading(self) -> Sequence[Any]:
-        return self.max_characters, *([self.score] if self.needs_logprobs else [])
 
     def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
         texts = rows["text"].tolist()

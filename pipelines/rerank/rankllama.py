@@ -18,7 +18,7 @@ from soundingline.pipelines.device import padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import split_into_windows
-from soundingline.toolkit.errors import InputError, Runtime, check_int
+from soundingline.toolkit.errors import InputError, Runtime
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
@@ -39,7 +39,6 @@ _KIND = CheckpointKind(
     f"{PASSAGE}, or one merged into its base",
     unused=(),
 )
-_SHORTEST = 32
 # No token of the vocabulary is longer, runs of spaces left aside.
 _CHARACTERS = 16
 
@@ -52,6 +51,7 @@ class RankLlamaInput(NamedTuple):
     queries_truncated: bool
 
 
+@dataclass(frozen=True)
 class RankLlamaPrompts:
     """Joins a query and a document into at most `max_length` tokens; the document gives way, and
     the query only where it would take more than half.
@@ -62,27 +62,24 @@ class RankLlamaPrompts:
     for checkpoints that were trained so; it is never cut.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        *,
-        max_length: int = 512,
-        layout: str = "pair",
-        end_of_sequence: bool = False,
-        query_prefix: str = "query: ",
-        document_prefix: str = "document: ",
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._joined = layout == "joined"
-        self._prefixes = query_prefix, document_prefix
-        self.max_length = max_length
-        self._begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        self._end = [tokenizer.eos_token_id] if end_of_sequence else []
-        if None in self._end:
+    tokenizer: Any
+    max_length: int = 512
+    layout: str = "pair"
+    end_of_sequence: bool = False
+    query_prefix: str = "query: "
+    document_prefix: str = "document: "
+
+    def __post_init__(self) -> None:
+        if None in self.end:
             raise InputError(
                 "end_of_sequence is true, and the tokenizer has no such token",
                 do="set end_of_sequence=false",
             )
+
+    @property
+    def end(self) -> list[int]:
+        """The tokens after the document."""
+        return [self.tokenizer.eos_token_id] if self.end_of_sequence else []
 
     def encode(self, pairs: Sequence[Pair]) -> list[RankLlamaInput]:
         """The tokens of each pair."""
@@ -93,11 +90,11 @@ class RankLlamaPrompts:
         # A text that is too long in any case is cut before it is tokenized.
         fronts = [text[: _CHARACTERS * self.max_length] for text in texts]
         tokens = self._ids([queries[pair.query][0] for pair in pairs], fronts)
-        room = self.max_length - len(self._end)
+        room = self.max_length - len(self.end)
         inputs = []
         for pair, text, part, ids in zip(pairs, texts, fronts, tokens, strict=True):
             truncated = len(part) < len(text) or len(ids) > room
-            inputs.append(RankLlamaInput(ids[:room] + self._end, truncated, queries[pair.query][1]))
+            inputs.append(RankLlamaInput(ids[:room] + self.end, truncated, queries[pair.query][1]))
         return inputs
 
     def windows(self, pair: Pair) -> list[str]:
@@ -109,18 +106,18 @@ class RankLlamaPrompts:
             return list(map(len, self._ids([query] * len(texts), texts)))
 
         (around,) = sizes([""])
-        room = max(1, self.max_length - len(self._end) - around)
+        room = max(1, self.max_length - len(self.end) - around)
         parts = split_into_windows(
             " ".join(pair.text.split()),
             room,
-            partial(self._tokenizer, split_special_tokens=True),
+            partial(self.tokenizer, split_special_tokens=True),
             lambda texts: [size - around for size in sizes([text.strip() for text in texts])],
         )
         return [part.strip() for part in parts]
 
     def _shortened(self, queries: Sequence[str]) -> dict[str, tuple[str, bool]]:
         """Each query as far as half of the room reaches, and whether that is less than all."""
-        prefix, limit = self._prefixes[0], self.max_length // 2
+        prefix, limit = self.query_prefix, self.max_length // 2
         plain = {query: " ".join(query.split()) for query in queries}
         coded = self._tokenized([f"{prefix}{query}" for query in plain.values()])
         shortened = {}
@@ -132,22 +129,21 @@ class RankLlamaPrompts:
 
     def _ids(self, queries: Sequence[str], texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each query with its text, by one call of the tokenizer."""
-        query_prefix, document_prefix = self._prefixes
         joints = [
-            (f"{query_prefix}{query}", f"{document_prefix}{text}")
+            (f"{self.query_prefix}{query}", f"{self.document_prefix}{text}")
             for query, text in zip(queries, texts, strict=True)
         ]
-        parts = [(" ".join(both),) for both in joints] if self._joined else joints
+        parts = [(" ".join(both),) for both in joints] if self.layout == "joined" else joints
         different = list({part: None for each in parts for part in each})
         coded = self._tokenized(different)["input_ids"]
         tokens = dict(zip(different, coded, strict=True))
-        return [
-            [token for part in each for token in (*self._begin, *tokens[part])] for each in parts
-        ]
+        begin = self.tokenizer.bos_token_id
+        begins = [] if begin is None else [begin]
+        return [[token for part in each for token in (*begins, *tokens[part])] for each in parts]
 
     def _tokenized(self, texts: Sequence[str]) -> Any:
         # A passage that has `</s>` in its text ends nothing.
-        return self._tokenizer(
+        return self.tokenizer(
             list(texts),
             add_special_tokens=False,
             split_special_tokens=True,
@@ -188,13 +184,12 @@ class RankLLaMA(NeuralScorer):
     document_prefix: str = "document: "
 
     counted = ("truncated", "queries_truncated")
+    least_length = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.layout not in LAYOUTS:
             raise InputError(f"layout is {self.layout!r}", valid=", ".join(LAYOUTS))
-        if self.max_length is not None:
-            check_int("max_length", self.max_length, ge=_SHORTEST)
 
     @property
     @shared
@@ -216,14 +211,8 @@ class RankLLaMA(NeuralScorer):
     @property
     @shared
     def _inputs(self) -> RankLlamaPrompts:
-        return RankLlamaPrompts(
-            self._tokenizer,
-            max_length=self._limit,
-            layout=self.layout,
-            end_of_sequence=self.end_of_sequence,
-            query_prefix=self.query_prefix,
-            document_prefix=self.document_prefix,
-        )
+        layout = self.layout, self.end_of_sequence, self.query_prefix, self.document_prefix
+        return RankLlamaPrompts(self._tokenizer, self._limit, *layout)
 
     @property
     @shared

@@ -8,7 +8,6 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, filterfalse, islice
@@ -156,8 +155,7 @@ class Scorer(Reranker):
             )
         # Bound copies are shallow: all of these are shared between them.
         self._shared, self._caches, self._batches = LazyValues(), LazyValues(), SharedBatches()
-        self.count = Counts(*self.counted)
-        self._counts = Counts(*_COUNTS)
+        self.count = Counts(*self.counted, *_COUNTS)
 
     @abstractmethod
     def score(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[float]:
@@ -185,7 +183,7 @@ class Scorer(Reranker):
         `batches` of `pairs_scored`; with a cache `cache_hits` and `cache_misses`; rows with
         `missing_text`, which count as empty, and `unscored` ones, whose score is not a number;
         `seconds` in the model."""
-        counts: Counter[str] = Counter({**self.count(), **self._counts()})
+        counts = self.count()
         if not self._by_windows:
             del counts["windows"]
         seconds = round(counts.pop("nanoseconds") / 1e9, 3)
@@ -194,7 +192,7 @@ class Scorer(Reranker):
     def score_rows(self, rows: pd.DataFrame) -> Sequence[float]:
         texts = rows["text"].tolist()
         scores = self._cached_scores(rows["query"].tolist(), rows["docno"].tolist(), texts)
-        self._counts.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
+        self.count.add(missing_text=texts.count(""), unscored=sum(map(math.isnan, scores)))
         return scores
 
     def score_pairs(self, queries: Sequence[str], texts: Sequence[str]) -> list[float]:
@@ -213,7 +211,7 @@ class Scorer(Reranker):
         started = time.perf_counter_ns()
         score_of = dict(zip(different, self._best_windows(different), strict=True))
         passed = time.perf_counter_ns() - started
-        self._counts.add(batches=1, pairs_scored=len(different), nanoseconds=passed)
+        self.count.add(batches=1, pairs_scored=len(different), nanoseconds=passed)
         return [score_of[item] for item in items]
 
     def _best_windows(self, items: Sequence[_Item]) -> list[float]:
@@ -233,7 +231,7 @@ class Scorer(Reranker):
                 valid="one number for each pair, in the order of the pairs",
             )
         cut = zip(items, sizes, strict=True)
-        self._counts.add(windows=sum(size for (*_, by_windows), size in cut if by_windows))
+        self.count.add(windows=sum(size for (*_, by_windows), size in cut if by_windows))
         left = iter(scores)
         every = (filterfalse(math.isnan, islice(left, size)) for size in sizes)
         return [max(own, default=math.nan) for own in every]
@@ -247,7 +245,7 @@ class Scorer(Reranker):
             return self.score_pairs(queries, texts)
         kind = self.fingerprint + (" max_passage" if self._by_windows else "")
         path = Path(folder) / f"rerank-{fingerprint(kind)}.sqlite"
-        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path, self._counts))
+        cache: ResultCache = self._caches.get(path, lambda: ResultCache(path, self.count))
         rows = list(zip(queries, map(str, docnos), texts, strict=True))
         keys = {row: (kind, row[0], row[1], text_hash(row[2])) for row in rows}
         values = zip(keys, cache.get(list(keys.values())), strict=True)
@@ -273,11 +271,6 @@ class Scorer(Reranker):
         except (OSError, TypeError):
             # A class without a file, which may change at any time: cached in this process alone.
             return f"{threading.get_native_id()} {time.time_ns()}"
-
-    def _lasting(self, argument: str) -> tuple[str, ...]:
-        # The model does not depend on the arguments that all scorers have.
-        shared = ("_shared", "_caches", "_batches", "count", "_counts")
-        return shared if argument in Scorer.__dataclass_fields__ else ()
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -310,8 +303,13 @@ class NeuralScorer(Scorer):
     default_batch_tokens: ClassVar[Mapping[str, int]] = Placement.default_batch_tokens
     """The default of `batch_tokens` by type of device."""
 
+    least_length: ClassVar[int] = 1
+    """The smallest `max_length`."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.max_length is not None:
+            check_int("max_length", self.max_length, ge=self.least_length)
         self.placement = Placement(
             self.device, self.dtype, self.batch_tokens, self.default_batch_tokens
         )

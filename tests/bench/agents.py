@@ -318,7 +318,7 @@ def _navigate(experiment, caches, navigator, size):
     blocking, ledger = BlockingModel("scores", role="librarian"), Ledger()
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
     interface = interface.bind(replace(interface.operators, scorer=scorer))
-    backend = PipelineBackend(built.pipeline, built.segmenter.name)
+    backend = PipelineBackend(built.pipeline)
     resources = RunResources(Budget(), ledger=ledger, **corpus_statistics(built))
     navigator = navigator.bind(resources)
     topics = list(built.benchmark.topics)

@@ -336,9 +336,9 @@ def test_caches_are_pruned_to_an_age_or_a_size(entry, filled, capsys):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--keep-gb=-1", r"--keep-gb=-1.0. valid: a number, 0 or more"),
-        ("--keep-days=nan", r"--keep-days=nan. valid: a number, 0 or more"),
-        ("--keep-gb=inf", r"--keep-gb=inf. valid: a number, 0 or more"),
+        ("--keep-gb=-1", r"--keep-gb=-1.0. valid: 0 or more, finite"),
+        ("--keep-days=nan", r"--keep-days=nan. valid: 0 or more, finite"),
+        ("--keep-gb=inf", r"--keep-gb=inf. valid: 0 or more, finite"),
         ("--keep-gb=much", r"--keep-gb: invalid float value: .much.. --help lists"),
         ("--keep-gbs=1", r"--keep-gbs=1. did you mean --keep-gb\? --help lists"),
         ("paths.caches=null", r"paths.caches is null"),
@@ -359,6 +359,8 @@ def test_a_run_holds_the_caches_at_their_bound(entry, filled, capsys):
     assert entry("run", *given, "name=above", "paths.caches_gb=0.0003") == 0
     assert re.search(r"above paths.caches_gb=0.0003: 0\.\d MB freed", capsys.readouterr().err)
     assert entries(filled)[0] < 2000
+    assert entry("run", *given, "name=wrong", "paths.caches_gb=-1") == 2
+    assert "caches_gb=-1.0. valid: 0 or more, finite" in capsys.readouterr().err
 
 
 def test_a_damaged_cache_that_a_run_does_not_use_stops_nothing(entry, filled, capsys):

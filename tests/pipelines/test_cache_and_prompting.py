@@ -560,37 +560,33 @@ def test_a_damaged_cache_is_told_in_one_line(folder):
 DOLLAR = Price(input=0.0, output=1_000_000.0)
 
 
-def replies(model, folder, ledger=None, stored=None):
-    """The counts of a stage that requests the reply to one prompt. `stored` is in the cache."""
+def replies(model, folder, ledger=None):
+    """The counts of a stage that requests the reply to one prompt."""
     settings = SamplingParams(seed=1)
     blocking = BlockingModel("m", role="rewriter", settings=settings, price=DOLLAR)
     counts = Counts()
     llm = CachedLLM(name="test", parts=[], is_empty=lambda text: not text, counts=counts)
-    if stored:
-        key = llm.key(blocking)
-        ResultCache(folder / f"test-{key}.sqlite").put([((key, "prompt"), stored)])
     with blocking.started(model, ledger):
         llm.of(blocking, folder).replies({"prompt": "q"})
     return counts()
 
 
 @pytest.mark.parametrize(
-    ("cached", "counted"),
+    ("usage", "counted"),
     [
-        ([100, 10], {"reply_input_tokens": 100, "reply_output_tokens": 10}),
-        ([-5, 10], {"reply_unreported": 1}),
-        ([10**400, 10], {"reply_unreported": 1}),
+        (used(100, 10), {"reply_input_tokens": 100, "reply_output_tokens": 10}),
+        (Usage(input=5), {"reply_input_tokens": 5, "reply_unreported": 1}),
     ],
 )
-def test_the_tokens_of_a_cached_reply_are_known_only_where_they_are_possible(
-    tmp_path, cached, counted
-):
-    value = {"text": "yes", "retried": False, "tokens": cached}
-    counts = replies(ScriptedModel(), tmp_path, stored=value)
-    assert counts == {"cache_hits": 1, "cache_misses": 0, **counted}
-    # Tokens that the server did not count are unknown now and from the cache.
-    for steps in ([saying("yes", usage=Usage(input=5))], []):
-        assert replies(ScriptedModel(*steps), tmp_path / "other")["reply_unreported"] == 1
+def test_the_tokens_of_a_reply_are_counted_again_from_the_cache(tmp_path, usage, counted):
+    for steps, lookups in (
+        (
+            [saying("yes", usage=usage)],
+            {"asked": 1, "shared": 0, "cache_hits": 0, "cache_misses": 1},
+        ),
+        ([], {"cache_hits": 1, "cache_misses": 0}),
+    ):
+        assert replies(ScriptedModel(*steps), tmp_path) == {**lookups, **counted}
 
 
 @pytest.mark.parametrize(
@@ -644,36 +640,20 @@ def test_a_step_without_a_model_is_refused_and_its_counts_begin_at_zero(kind):
     assert kind.needs_llm and not any(step.counts.values())
 
 
-@pytest.fixture
-def models(tmp_path):
-    """A model of a step's own, that of its collection, and the collection."""
-    own, theirs = (BlockingModel(name, role="rewriter") for name in ("own", "theirs"))
-    return own, theirs, Collection("c", model=theirs, caches=tmp_path / "theirs")
-
-
 @pytest.mark.parametrize("kind", STEPS)
-def test_a_step_asks_the_model_of_its_collection(kind, models, tmp_path):
-    _, theirs, collection = models
+def test_a_step_asks_its_own_model_and_else_that_of_its_collection(kind, tmp_path):
+    own, theirs = (BlockingModel(name, role="rewriter") for name in ("own", "theirs"))
+    collection = Collection("c", model=theirs, caches=tmp_path / "theirs")
     assert kind().model_and_cache(collection) == (theirs, tmp_path / "theirs")
-
-
-@pytest.mark.parametrize("kind", [kind for kind in STEPS if issubclass(kind, Stage)])
-def test_a_stage_asks_its_own_model_and_else_that_of_its_collection(kind, models, tmp_path):
-    own, theirs, collection = models
-    bound = kind().bind(collection)
-    assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
-    assert bound.fingerprint == kind(theirs).fingerprint
-    assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
-    assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
-
-
-@pytest.mark.parametrize(
-    "kind", [kind for kind in STEPS if "cache" in inspect.signature(kind).parameters]
-)
-def test_a_stage_with_a_cache_of_its_own_uses_it(kind, models, tmp_path):
-    own, _, collection = models
-    with_both = kind(own, cache=tmp_path / "own").bind(collection)
-    assert with_both.model_and_cache() == (own, tmp_path / "own")
+    if issubclass(kind, Stage):
+        bound = kind().bind(collection)
+        assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
+        assert bound.fingerprint == kind(theirs).fingerprint
+        assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
+        assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
+    if "cache" in inspect.signature(kind).parameters:
+        with_both = kind(own, cache=tmp_path / "own").bind(collection)
+        assert with_both.model_and_cache() == (own, tmp_path / "own")
 
 
 def test_replies_are_in_the_order_of_the_prompts_and_equal_ones_are_paid_for_once():
@@ -687,23 +667,6 @@ def test_replies_are_in_the_order_of_the_prompts_and_equal_ones_are_paid_for_onc
         found = step.ask(["mill", "river", "mill"], ["1", "2", "3"])
     assert [reply.text for reply in found] == ["It is mill.", "It is river.", "It is mill."]
     assert ledger.total.calls == step.counts["asked"] == 2 and ledger.by_role("2")
-
-
-@pytest.mark.parametrize(
-    ("changed", "arguments"),
-    [
-        (Listwise, {"window": 4, "step": 2}),
-        (Listwise, {"passes": 2}),
-        (Listwise, {"max_words": 7}),
-        (Pointwise, {"max_characters": 9}),
-        (Pointwise, {"score": "p_yes"}),
-    ],
-)
-def test_what_decides_how_prompts_are_made_and_replies_read_is_in_the_fingerprint(
-    changed, arguments
-):
-    model = BlockingModel("m", role="reranker")
-    assert changed(model, **arguments).fingerprint != changed(model).fingerprint
 
 
 PROMPTS = [f"Which mill is number {number}?" for number in range(cases(200, 120))]

@@ -333,13 +333,13 @@ def test_hits_are_the_rows_by_rank_or_score_to_the_depth(pipeline, hits):
 def test_the_pipeline_receives_words_reasoning_and_question_and_other_queries_are_noted():
     pipeline = FixedRows(*PASSAGES)
     words = '+ship^2 "sank in" AND (title:x) #combine(a) naïve?'
-    backend = PipelineBackend(pipeline, "passage")
+    backend = PipelineBackend(pipeline)
     one = backend.for_question("q/1 é")
     one.search(SearchRequest(words, reasoning="because"))
     backend.search(SearchRequest("x"))
     rows = [(row["qid"], row["query"], row["reasoning"]) for row in pipeline.asked]
     assert rows == [("q/1 é", words, "because"), ("no-question", "x", "")]
-    assert (one.pipeline, one.unit) == (pipeline, "passage")
+    assert one.pipeline is pipeline
     rewriter = pt.apply.query(lambda row: f"{row['query']} because {row['reasoning']}")
     result = PipelineBackend(rewriter >> pipeline).search(SearchRequest("ships", "they sink"))
     queries = {"query": "ships because they sink", "query_0": "ships"}

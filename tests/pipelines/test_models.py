@@ -29,7 +29,6 @@ from soundingline.pipelines.checkpoint import (
     Checkpoint,
     checkpoint_fingerprint,
     own_length,
-    weight_bytes,
 )
 from soundingline.pipelines.device import (
     OutOfMemory,
@@ -191,13 +190,13 @@ def test_a_hub_models_fingerprint_is_its_commit(offline):
 def test_the_size_of_the_weights_is_that_of_their_files(checkpoint, offline):
     size = (checkpoint / "model.safetensors").stat().st_size
     (checkpoint / "pytorch_model.bin").write_bytes(b"the same weights in an older form")
-    assert weight_bytes(str(checkpoint)) == size
+    assert Checkpoint(BODY, str(checkpoint)).weight_bytes() == size
     (checkpoint / "model.safetensors").unlink()
-    assert weight_bytes(str(checkpoint)) == 33
+    assert Checkpoint(BODY, str(checkpoint)).weight_bytes() == 33
     (checkpoint / "pytorch_model.bin").unlink()
-    assert weight_bytes(str(checkpoint)) is None and weight_bytes("org/name") is None
+    assert Checkpoint(BODY, str(checkpoint)).weight_bytes() == 0
     cached(offline, "c" * 40)
-    assert weight_bytes("org/name") == size
+    assert Checkpoint(BODY, "org/name").weight_bytes() == size
 
 
 def test_free_memory_is_what_the_kernel_can_give(tmp_path, monkeypatch):
@@ -447,11 +446,6 @@ def test_pickled_weights_run_nothing(kind, adapters, tmp_path):
 
 
 LENGTH = 40
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 def says(folder, length):

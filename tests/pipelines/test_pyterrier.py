@@ -10,7 +10,7 @@ import pyterrier as pt
 import pytest
 from support.assertions import refused
 from support.needs import needs
-from support.pairs import Lengths, by_length
+from support.pairs import Lengths, by_length, scored
 
 from soundingline.pipelines import (
     Q2Q,
@@ -131,8 +131,7 @@ def test_what_follows_from_a_parameter_changes_with_it(index):
     stage = by_length(index)
     stage.scorer.score_pairs(["a"], ["b"])
     stage.set_parameter("depth", 3)
-    stage.scorer.set_parameter("long_documents", "truncate")
-    assert stage.counts["batches"] == 1  # the loaded model and its counts stay
+    assert stage.counts["batches"] == 1  # the scorer stays, with its loaded model and its counts
     ranking = (index.bm25() >> stage)(QUERIES)
     again = (index.bm25() >> by_length(index, depth=3))(QUERIES)
     pd.testing.assert_frame_equal(ranking, again)
@@ -170,12 +169,6 @@ def test_systems_without_names_are_saved_in_files(index, qrels, tmp_path):
 
 
 # The data model.
-
-
-def scored(frame):
-    """The score of each document of each query."""
-    keys = zip(frame["qid"], frame["docno"], strict=True)
-    return dict(zip(keys, frame["score"], strict=True))
 
 
 PYTERRIER_STAGES = {

@@ -11,6 +11,7 @@ import pytest
 from support import checkpoints
 from support.llm_model import ScriptedPrompts, longest_first, points, reasoned
 from support.needs import needs
+from support.pairs import scored
 
 from soundingline import pipelines
 from soundingline.pipelines.compose import MaxP, WithoutDocuments
@@ -36,7 +37,7 @@ from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.corpus.links import LinkGraph
 from soundingline.toolkit.data import Link
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 WORDS = checkpoints.EMBEDDER_WORDS[:12]
@@ -96,7 +97,6 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("contract")
     made = {}
 
@@ -188,12 +188,6 @@ def pipeline(name, site):
 @pytest.fixture(params=SCORING)
 def scoring(request, site):
     return SCORING[request.param](site)
-
-
-def scored(frame):
-    """The score of each document of each query."""
-    keys = zip(frame["qid"], frame["docno"], strict=True)
-    return dict(zip(keys, frame["score"].astype(float), strict=True))
 
 
 def ranked(frame):

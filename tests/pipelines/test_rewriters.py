@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pyterrier as pt
 import pytest
-from support.assertions import refused
+from support.assertions import refused, until
 from support.benchmarks import store_of
 from support.commands import run_command
 from support.llm_model import (
@@ -28,7 +28,6 @@ from support.llm_model import (
     saying,
     search,
     used,
-    wait_for,
 )
 
 from soundingline.agents.chat import ChatAgent
@@ -743,7 +742,7 @@ def test_a_thread_that_waits_for_anothers_request_asks_itself_where_that_one_fai
         stage = Q2Q(model=llm)
         with ThreadPoolExecutor(4) as pool:
             first = pool.submit(rewritten, stage, "king")
-            wait_for(lambda: stage.counts["asked"] == 1)
+            until(lambda: stage.counts["asked"] == 1)
             others = [pool.submit(rewritten, stage, "king") for _ in range(3)]
             with pytest.raises(OutOfMoney):
                 first.result()

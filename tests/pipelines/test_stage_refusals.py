@@ -22,6 +22,7 @@ from soundingline.pipelines.retrieve import BM25, RM3, QueryLikelihood
 from soundingline.pipelines.stage import Collection
 
 LINKS = object()  # nothing is followed
+LACKING = r"engine=pisa does not.*valid: bm25.*engine=lexical"
 COUNT = "valid: a whole number, 1 or more"
 FUSED = BM25(), QueryLikelihood()
 MODELS = {
@@ -39,6 +40,7 @@ REFUSED = [
     ),
     (lambda: BM25(operators="quotes"), "operators is 'quotes'"),
     (lambda: BM25(operators="phrases").validate(PisaEngine()), "BM25 needs operators"),
+    *((partial(model().validate, PisaEngine()), LACKING) for model in (RM3, QueryLikelihood)),
     (
         lambda: compose(BM25(operators="phrases"), enrichment=Enrichment(query=FeedbackPhrases())),
         "weighted queries",

@@ -1,4 +1,5 @@
-"""What many tests assert: input is refused in one line, and a text is read in linear time."""
+"""What many tests assert: input is refused in one line, something happens in time, and a text is
+read in linear time."""
 
 import time
 
@@ -15,6 +16,14 @@ def refused(message, act, /, *arguments, **settings):
     line = str(error.value)
     assert "\n" not in line
     return line
+
+
+def until(condition, seconds=60.0):
+    """Wait for what other threads or processes do."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
 
 
 _FACTOR = 8

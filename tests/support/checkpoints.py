@@ -80,6 +80,28 @@ def save_t5(folder, seed=0, words=T5_WORDS, own=True, **changed):
     return folder
 
 
+def t5_scores(folder, pairs, dtype="float32"):
+    """monoT5's scores by transformers' whole model, one pair at a time, ids put together by hand;
+    prompts are cut to 512 tokens."""
+    import torch
+    from transformers import AutoTokenizer, T5ForConditionalGeneration
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    network = T5ForConditionalGeneration.from_pretrained(str(folder), dtype=dtype).eval()
+    true, false = (tokenizer.convert_tokens_to_ids(f"{SPACE}{word}") for word in ("true", "false"))
+    scores = []
+    for pair in pairs:
+        words = tokenizer.tokenize(f"Query: {pair.query} Document: {pair.text}")
+        end = [f"{SPACE}Relevant", ":", "</s>"]
+        ids = tokenizer.convert_tokens_to_ids([*words[: 512 - len(end)], *end])
+        with torch.no_grad():
+            logits = network(
+                input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0]])
+            ).logits[0, 0]
+        scores.append(float(torch.log_softmax(logits[[true, false]].float(), dim=0)[0]))
+    return scores
+
+
 MOST_WORDS = 8000
 T5_SHAPE = {"d_model": 48, "d_kv": 12, "d_ff": 96, "num_layers": 1, "num_heads": 4}
 # A BERT compares query and text in its second layer only.

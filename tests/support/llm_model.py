@@ -8,7 +8,6 @@ import json
 import math
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -366,13 +365,6 @@ def frame(*queries, reasoning=None):
     qids = [f"q{number}" for number in range(1, len(queries) + 1)]
     rows = pd.DataFrame({"qid": qids, "query": pd.Series(list(queries), dtype=object)})
     return rows if reasoning is None else rows.assign(reasoning=reasoning)
-
-
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 # Models of language: what they say to a prompt depends on the length of the text.

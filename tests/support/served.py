@@ -6,12 +6,12 @@ import asyncio
 import http.client
 import json
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import uvicorn
+from support.assertions import until
 from support.benchmarks import WordBackend, store_of
 
 from soundingline.experiments.serve.http import http_server
@@ -109,11 +109,3 @@ def serving(
             server.should_exit = True
             thread.join(20)
             assert not thread.is_alive()
-
-
-def until(condition, seconds=20.0):
-    """Wait for a condition; an error where it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)

@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 import mcp
 import pytest
 from mcp.client.sse import sse_client
+from support.assertions import until
 from support.benchmarks import (
     ANSWERS,
     CANARY,
@@ -25,7 +26,7 @@ from support.benchmarks import (
     write_benchmark,
 )
 from support.commands import CommandProcess, run_command, run_entry
-from support.served import STORE, TOPICS, plain_backend, serving, until
+from support.served import STORE, TOPICS, plain_backend, serving
 
 from soundingline.experiments.cli import CommandParser
 from soundingline.toolkit.runs import RunFolder

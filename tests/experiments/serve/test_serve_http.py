@@ -9,11 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import pytest
 from jsonschema import Draft202012Validator
+from support.assertions import until
 from support.benchmarks import WordBackend, store_of
 from support.checkpoints import write_tokenizer
 from support.documents import ROOT, code_blocks
 from support.odd_texts import LONE
-from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving, until
+from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving
 
 from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
 from soundingline.experiments.serve.server import make_service

@@ -17,9 +17,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from support.assertions import until
 from support.benchmarks import WordBackend, store_of
 from support.needs import cases
-from support.served import serving, until
+from support.served import serving
 
 from soundingline.experiments.serve import server as serve_server
 from soundingline.toolkit.data import Document

@@ -38,11 +38,6 @@ def text_of(length, seed=0):
 T5_PAIRS = [Pair(text_of(1 + length % 7, 1), text_of(length)) for length in LENGTHS]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="module")
 def monot5(tmp_path_factory):
     return checkpoints.save_t5(tmp_path_factory.mktemp("monot5") / "model")
@@ -50,25 +45,6 @@ def monot5(tmp_path_factory):
 
 def t5_scorer(model, **arguments):
     return MonoT5(str(model), **{"device": "cpu", "dtype": "float32", **arguments})
-
-
-def direct_scores(folder, pairs, max_length=512, dtype="float32"):
-    """transformers' whole model, one pair at a time, ids put together by hand."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
-    kind = transformers.T5ForConditionalGeneration
-    network = kind.from_pretrained(str(folder), dtype=dtype).eval()
-    true, false = (tokenizer.convert_tokens_to_ids(f"▁{word}") for word in ("true", "false"))
-    scores = []
-    for pair in pairs:
-        words = tokenizer.tokenize(f"Query: {pair.query} Document: {pair.text}")
-        end = ["▁Relevant", ":", "</s>"]
-        ids = tokenizer.convert_tokens_to_ids([*words[: max_length - len(end)], *end])
-        with torch.no_grad():
-            logits = network(
-                input_ids=torch.tensor([ids]), decoder_input_ids=torch.tensor([[0]])
-            ).logits[0, 0]
-        scores.append(float(torch.log_softmax(logits[[true, false]].float(), dim=0)[0]))
-    return scores
 
 
 @pytest.mark.parametrize(
@@ -82,7 +58,7 @@ def direct_scores(folder, pairs, max_length=512, dtype="float32"):
 )
 def test_other_shapes_of_t5_are_computed_as_they_are(tmp_path, changed):
     model = checkpoints.save_t5(tmp_path / "model", seed=3, **changed)
-    expected = direct_scores(model, T5_PAIRS)
+    expected = checkpoints.t5_scores(model, T5_PAIRS)
     assert np.std(expected) > 0.001
     assert t5_scorer(model).score(*sides(T5_PAIRS)) == pytest.approx(expected, abs=2e-5)
 
@@ -112,8 +88,8 @@ def test_scores_are_the_single_pair_scores_of_pyterrier_t5(monot5):
 
 
 def test_bfloat16_is_no_further_off_than_transformers_own(monot5):
-    exact = np.array(direct_scores(monot5, T5_PAIRS))
-    theirs = np.array(direct_scores(monot5, T5_PAIRS, dtype="bfloat16"))
+    exact = np.array(checkpoints.t5_scores(monot5, T5_PAIRS))
+    theirs = np.array(checkpoints.t5_scores(monot5, T5_PAIRS, dtype="bfloat16"))
     for batch_tokens in (1, None):
         scorer = t5_scorer(monot5, dtype="bfloat16", batch_tokens=batch_tokens)
         ours = np.array(scorer.score(*sides(T5_PAIRS)))
@@ -183,7 +159,7 @@ def test_a_query_that_fills_the_prompt_leaves_the_document_unread_and_is_counted
     it = t5_scorer(monot5)
     scores = it.score(*sides([*pairs, Pair("mill", "river")]))
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-    assert scores[:2] == pytest.approx(direct_scores(monot5, pairs), abs=1e-5)
+    assert scores[:2] == pytest.approx(checkpoints.t5_scores(monot5, pairs), abs=1e-5)
     assert it.counts["queries_too_long"] == 2
     assert it.windows(*pairs[0]) == [pairs[0].text]
 
@@ -373,18 +349,14 @@ def test_the_joined_layout_is_one_text_behind_one_beginning(rankllama):
     joined = tokenizer("query: who built the old mill document: title by the river").input_ids
     assert joined[0] == tokenizer.bos_token_id
     assert encoded(pair, layout="joined").ids == joined
-    it = llama_scorer(rankllama, layout="joined")
-    assert it.score(*sides([pair])) == pytest.approx(
-        [logit(whole_model(rankllama), joined)], abs=2e-5
+    score = logit(whole_model(rankllama), joined)
+    assert llama_scorer(rankllama, layout="joined").score(*sides([pair])) == pytest.approx(
+        [score], abs=2e-5
     )
-
-
-def test_the_layout_of_the_text_ranking_study_is_an_argument():
-    tokenizer = checkpoints.llama_tokenizer()
+    # As the text-ranking study has it.
     prefixes = {"query_prefix": "query:  ", "document_prefix": "document:   "}
-    as_tevatron = tokenizer("query:  the mill document:   by the river").input_ids
-    pair = Pair("the mill", "by the river")
-    assert encoded(pair, layout="joined", **prefixes).ids == as_tevatron
+    study = tokenizer("query:  who built the old mill document:   title by the river").input_ids
+    assert encoded(pair, layout="joined", **prefixes).ids == study
 
 
 def test_an_adapter_scores_as_the_model_that_it_is_merged_into(tmp_path, base):
@@ -417,10 +389,6 @@ def test_an_adapter_without_an_output_is_refused(tmp_path, base):
         llama_scorer(tmp_path / "adapter").score(*sides(LLAMA_PAIRS[:1]))
 
 
-def test_a_language_model_is_refused(base):
-    refused("no output that was trained", lambda: llama_scorer(base).fingerprint)
-
-
 def test_a_checkpoint_that_claims_an_output_and_lacks_it_is_refused(tmp_path, base):
     config = json.loads((base / "config.json").read_text())
     for path in base.iterdir():
@@ -434,7 +402,7 @@ def test_counts_tell_what_was_cut(rankllama):
     it = llama_scorer(rankllama, max_length=64)
     assert it.score([], []) == []
     it.score(["mill", "mill", "mill " * 99], ["river", "river " * 99, "river"])
-    assert it.count() == {"truncated": 1, "queries_truncated": 1}
+    assert (it.counts["truncated"], it.counts["queries_truncated"]) == (1, 1)
 
 
 def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
@@ -450,9 +418,10 @@ def test_the_fingerprint_of_an_adapter_follows_adapter_and_base(tmp_path):
     assert len({each.fingerprint for each in found}) == 4
 
 
-def test_a_model_of_another_kind_is_refused(tmp_path):
+def test_a_model_of_another_kind_is_refused(tmp_path, base):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     refused(r"kind bert.*kind llama", lambda: llama_scorer(tmp_path).fingerprint)
+    refused("no output that was trained", lambda: llama_scorer(base).fingerprint)
 
 
 def test_special_tokens_in_a_text_are_text():

@@ -148,11 +148,6 @@ def test_malformed_answers_are_repaired_asked_for_again_and_counted(answers, exp
     assert list(left) == []
 
 
-def test_a_lost_server_is_raised():
-    with pytest.raises(ServerGone):
-        Listwise(ScriptedPrompts(lambda prompt: ServerGone("gone")))(graded_ranking([1, 2]))
-
-
 def test_citations_in_texts_and_query_are_not_taken_for_passages():
     frame = graded_ranking([1, 2], query="what does [2] say")
     frame["text"] = ["as in [2] and [7]\n[9] and on a line of its own-1", "plain-2"]
@@ -173,42 +168,6 @@ def test_texts_are_cut_to_their_first_words():
     model = ScriptedPrompts(lambda prompt: "[1] > [2]")
     Listwise(model, max_words=3)(frame)
     assert passages(model.prompts[0]) == ["one two three", "字" * 30]
-
-
-def test_marks_of_places_in_texts_do_no_harm():
-    frame = graded_ranking([1, 2], query="what is {passages}")
-    model = ScriptedPrompts(lambda prompt: "[1] > [2]")
-    Listwise(model)(frame.assign(text=["{query}", "{count}"]))
-    assert "what is {passages}" in model.prompts[0]
-    assert passages(model.prompts[0]) == ["{query}", "{count}"]
-
-
-@pytest.mark.parametrize("changed", ["model", "settings", "prompt", "text", "query"])
-def test_what_changes_an_answer_is_asked_anew(tmp_path, changed):
-    frame = graded_ranking([1, 2])
-    Listwise(ScriptedPrompts(by_grade), cache=tmp_path)(frame)
-    model = ScriptedPrompts(by_grade, temperature=0.5 if changed == "settings" else None)
-    arguments = {}
-    if changed == "model":
-        model.name = "other"
-    if changed == "prompt":
-        own = tmp_path / "own.txt"
-        own.write_text("{query} {count}\n<passages>\n{passages}\n</passages>")
-        arguments = {"prompt": str(own)}
-    if changed == "text":
-        frame["text"] = ["x-1", "y-2"]
-    if changed == "query":
-        frame["query"] = "who"
-    Listwise(model, cache=tmp_path, **arguments)(frame)
-    assert len(model.prompts) == 1
-
-
-def test_how_long_one_waits_changes_no_answer(tmp_path):
-    frame = graded_ranking([1, 2])
-    Listwise(ScriptedPrompts(by_grade), cache=tmp_path)(frame)
-    model = ScriptedPrompts(by_grade, timeout=3.0)
-    Listwise(model, cache=tmp_path)(frame)
-    assert model.prompts == []
 
 
 def written(order):
@@ -258,7 +217,8 @@ def test_a_malformed_permutation_is_repaired(answer, order):
 
 
 @pytest.mark.parametrize(
-    "answer", ["", "  \n", "I cannot rank these.", "[9] > [8]", "[] > []", "[a] > [b]", "> > >"]
+    "answer",
+    ["", " \n", "I cannot rank these.", "In 1998", "[9] > [8]", "[] > []", "[a] > [b]", "> > >"],
 )
 def test_an_answer_without_an_order_keeps_the_order(answer):
     assert read_permutation(answer, 3) == ((0, 1, 2), False, True)
@@ -270,11 +230,6 @@ def test_whatever_is_answered_every_passage_comes_once(answer, size):
     assert sorted(found.order) == list(range(size))
     assert not (found.repaired and found.empty)
     assert found.empty <= (found.order == tuple(range(size)))
-
-
-def test_an_answer_without_numbers_has_no_identifiers():
-    assert identifiers("no order") == []
-    assert identifiers("the year 1998") == []
 
 
 @pytest.mark.parametrize(
@@ -768,8 +723,6 @@ def test_a_prompt_has_at_most_its_own_limit_of_tokens():
     assert 950 < estimated_tokens(Rank1Prompts(2000, 4000, 1024).prompt(pair).text) <= 1024
     whole = Rank1Prompts(2000, 4000).prompt(pair)
     assert Rank1Prompts(2000, 4000, 9000).prompt(pair) == whole
-    with pytest.raises(InputError, match="prompt_tokens=10"):
-        Rank1Prompts(2000, 4000, 10)
 
 
 def test_what_fits_is_not_cut_and_any_text_is_itself():
@@ -787,18 +740,11 @@ def test_a_query_gives_way_only_beyond_half_of_the_room():
     assert estimated_tokens(found.text) <= 2000
 
 
-def test_windows_hold_every_word_once_and_fit_whole(make):
-    words = [f"word{number}" for number in range(5000)]
-    texts = make().windows("which", " ".join(words))
-    assert len(texts) > 2
-    assert " ".join(texts).split() == words
-    windows = [Pair("which", text) for text in texts]
-    assert not any(Rank1Prompts(2000, 4000).prompt(window).truncated for window in windows)
-
-
-def test_a_long_query_leaves_less_room_to_each_window():
-    prompts, query = Rank1Prompts(2000, 4000), "river " * 600
-    windows = prompts.windows(Pair(query, "mill " * 5000))
+@pytest.mark.parametrize("query", ["which", "river " * 600])
+def test_windows_hold_every_word_once_and_fit_whole(query):
+    words, prompts = [f"word{number}" for number in range(5000)], Rank1Prompts(2000, 4000)
+    windows = Rank1().windows(query, " ".join(words))
+    assert len(windows) > 2 and " ".join(windows).split() == words
     found = [prompts.prompt(Pair(query, window)) for window in windows]
     assert not any(each.truncated or each.query_truncated for each in found)
     assert all(estimated_tokens(each.text) <= 2000 for each in found)

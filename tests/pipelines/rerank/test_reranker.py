@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ import pyterrier as pt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.assertions import until
 from support.documents import ROOT
 from support.needs import cases
 from support.pairs import sides
@@ -241,11 +241,6 @@ def test_a_document_without_a_window_is_scored_as_it_is():
     assert stage(ranking(("q", "d", "")))["score"].tolist() == [0.001]
 
 
-def test_a_model_without_windows_is_refused_by_max_passage():
-    with pytest.raises(InputError, match=r"Lengths has no windows.*valid: truncate"):
-        Lengths(long_documents="max_passage")
-
-
 # Caching
 
 
@@ -378,31 +373,6 @@ def test_cached_pairs_wait_for_nobody(tmp_path):
         free.set()
 
 
-# A model without a fingerprint of its own
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class Declared(Scorer):
-    """A scorer as a user writes it."""
-
-    weight: float = 1.0
-
-    def score(self, queries, texts):
-        return [self.weight * len(text) for text in texts]
-
-
-def test_arguments_and_source_name_the_scores_of_a_model(tmp_path):
-    one, two = Declared(cache=tmp_path), Declared(weight=2.0)
-    assert one.fingerprint == Declared().fingerprint != two.fingerprint
-    assert RerankTop(one, depth=2).fingerprint == one.fingerprint
-    assert repr(two).startswith("Declared(") and "weight=2.0" in repr(two)
-
-
-def test_a_model_that_does_not_score_is_refused():
-    with pytest.raises(TypeError, match=r"abstract.*score"):
-        Scorer()
-
-
 class Recorder(Scorer):
     """Scores a pair by the length of its text, remembers its calls, and fails on `poison`.
 
@@ -450,14 +420,6 @@ def pairs(*texts):
     return [Pair("q", text) for text in texts]
 
 
-def until(condition):
-    """Wait for other threads; a minute is forever."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def waiting(recorder):
     return recorder._batches._waiting
 
@@ -493,12 +455,6 @@ def test_requests_that_come_while_the_model_is_busy_are_the_next_batch(crowd):
     assert crowd.recorder.calls == [pairs("a"), pairs("bb", "ccc", "d", "eeee")]
     counts = crowd.recorder.counts
     assert (counts["batches"], counts["pairs_scored"]) == (2, 5)
-
-
-def test_equal_pairs_of_a_batch_are_scored_once(crowd):
-    futures = crowd.ask(pairs("a"), pairs("bb", "bb"), pairs("ccc", "bb"))
-    assert [each.result() for each in futures] == [[1.0], [2.0, 2.0], [3.0, 2.0]]
-    assert crowd.recorder.calls[1] == pairs("bb", "ccc")
 
 
 def test_an_error_reaches_those_alone_whose_pairs_cause_it(crowd):
