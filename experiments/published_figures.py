@@ -18,12 +18,7 @@ from rich.table import Table
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
-from soundingline.toolkit.evaluation.comparison import (
-    bound_of,
-    compare,
-    factor_labels,
-    varied_factors,
-)
+from soundingline.toolkit.evaluation.comparison import bound_of, compare, factor_labels
 from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.report.measures import look_up_measure, number
@@ -80,8 +75,6 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         Console(soft_wrap=True).print(_paired(ours, theirs))
         return
     published = _published(runs)
-    varied = varied_factors(runs)
-    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
@@ -89,7 +82,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         table.add_column(title, justify="right")
     table.add_column("verdict")
     figures = []
-    for run, label in zip(runs, labels, strict=True):
+    for run, label in zip(runs, factor_labels(runs), strict=True):
         of_run = [
             figure
             for row in published.cells

@@ -467,14 +467,17 @@ def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
     return [name for name in names if len({run.factors.get(name, "") for run in runs}) > 1]
 
 
-def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
-    """The values of the factors of each run, numbers and truth values with the name of their
-    setting (`get_document=True`); the runs' names if these are not distinct."""
+def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str] | None = None) -> list[str]:
+    """The values of the factors of each run, by default of those that vary, numbers and truth
+    values with the name of their setting (`get_document=True`); the runs' names if these are not
+    distinct, or if nothing varies."""
+    shown = varied_factors(runs) if factors is None else factors
     known = (
-        [(name, str(run.factors[name])) for name in factors if name in run.factors] for run in runs
+        [(name, str(run.factors[name])) for name in shown if name in run.factors] for run in runs
     )
     labels = [" · ".join(starmap(_named, pairs)) or "—" for pairs in known]
-    return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
+    unclear = len(set(labels)) < len(labels) or not (shown or factors is not None)
+    return [run.name for run in runs] if unclear else labels
 
 
 def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
