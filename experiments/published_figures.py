@@ -18,21 +18,11 @@ from rich.table import Table
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
-from soundingline.toolkit.evaluation.comparison import (
-    bound_of,
-    compare,
-    factor_labels,
-    varied_factors,
-)
-from soundingline.toolkit.evaluation.evaluation import VERDICTS
-from soundingline.toolkit.evaluation.judge import LlmJudge
+from soundingline.toolkit.evaluation.comparison import bound_of, compare, factor_labels
 from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
-from soundingline.toolkit.files import read_json
-from soundingline.toolkit.json_lines import read_json_lines
 from soundingline.toolkit.report.measures import look_up_measure, number
 from soundingline.toolkit.report.results import factor_value, recorded_count
-from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
@@ -77,8 +67,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
             raise InputError(
                 f"{path} has no evaluated run", valid="the folder of a run or of a sweep"
             )
-        folders += [cell.resolve() for cell in evaluated]
-    folders = list(dict.fromkeys(folders))
+        folders += evaluated
     runs = load_runs(folders)
     theirs = [run for run in runs if run.manifest.get("imported")]
     ours = [run for run in runs if run not in theirs]
@@ -86,8 +75,6 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         Console(soft_wrap=True).print(_paired(ours, theirs))
         return
     published = _published(runs)
-    varied = varied_factors(runs)
-    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
@@ -95,7 +82,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         table.add_column(title, justify="right")
     table.add_column("verdict")
     figures = []
-    for run, label in zip(runs, labels, strict=True):
+    for run, label in zip(runs, factor_labels(runs), strict=True):
         of_run = [
             figure
             for row in published.cells
@@ -122,11 +109,7 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         if ours and not any(_is_of(run, row) for run in runs):
             factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
             console.print(f"Not run: {factors}")
-    known = Counter(
-        cause
-        for run, folder in zip(runs, folders, strict=True)
-        for cause in causes(run, published, judge_of(RunFolder(folder)))
-    )
+    known = Counter(cause for run in runs for cause in causes(run, published))
     for cause, count in known.items():
         cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
         console.print(f"Known cause of differences: {cause}{cells}")
@@ -283,7 +266,7 @@ def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Tab
     return table
 
 
-def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator[str]:
+def causes(run: EvaluatedRun, published: PublishedTable) -> Iterator[str]:
     """What is known to make the figures of a run differ from the paper's."""
     config, manifest = run.manifest.get("config", {}), run.manifest
     if config.get("scale") == "laptop":
@@ -294,8 +277,8 @@ def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator
     count, questions = recorded_count(run), published.questions
     if questions is not None and count != questions:
         yield f"{count:,} questions were run, the paper has {questions:,}"
-    if published.judge not in (None, judge):
-        yield f"the judge is {judge}, the paper's is {published.judge}"
+    if published.judge not in (None, run.judge):
+        yield f"the judge is {run.judge}, the paper's is {published.judge}"
     if manifest.get("imported"):
         return
     served = manifest.get("servers", {}).get("llm", "").removeprefix("vLLM ")
@@ -310,23 +293,6 @@ def causes(run: EvaluatedRun, published: PublishedTable, judge: str) -> Iterator
         RUN_DOLLARS in published.columns
     ):
         yield f"the cost is known of {known:,} of {count:,} questions"
-
-
-def judge_of(folder: RunFolder) -> str:
-    """The model that judged the answers of a run, or the exact rule; empty without verdicts."""
-    path = folder.repeats()[0].path / VERDICTS
-    rows = read_json(path, list) if path.exists() else []
-    if not rows:
-        return ""
-    verdict = rows[0]
-    if verdict["judge"] != LlmJudge.name:
-        return "the exact rule"
-    recorded = path.parent / f"verdicts-{LlmJudge.name}-{verdict['settings']}.jsonl"
-    try:
-        head, *_ = read_json_lines(recorded)
-    except ValueError:  # there is no such file, or its first line is damaged
-        return "unknown"
-    return str(head["model"]).partition("@")[0]  # the hash of weights follows the name
 
 
 def _shown(figure: PublishedFigure) -> tuple[str, ...]:

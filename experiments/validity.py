@@ -16,7 +16,7 @@ from soundingline.experiments.config import flat_values, search_path_of
 from soundingline.experiments.planning import Composition, Compositions
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
-from soundingline.toolkit.evaluation.comparison import factor_labels, varied_factors
+from soundingline.toolkit.evaluation.comparison import factor_labels
 from soundingline.toolkit.evaluation.published_tables import published_questions
 from soundingline.toolkit.evaluation.threats import ComposedCell, Threat, find_threats
 
@@ -172,11 +172,9 @@ def threats_of_runs(
     accept: Sequence[str] = (),
 ) -> list[Threat]:
     """The threats among evaluated runs, by their manifests and measures; see `threats_of`."""
-    varied = varied_factors(runs)
-    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
     cells = [
         _cell(label, config, run.factors, run)
-        for label, run in zip(labels, runs, strict=True)
+        for label, run in zip(factor_labels(runs), runs, strict=True)
         if (config := run.manifest.get("config"))
     ]
     return threats_of(cells, baselines=baselines, primary=primary, margin=margin, accept=accept)

@@ -4,7 +4,6 @@ are compared with a paper's."""
 import json
 import re
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from support.runs import starts
 from soundingline.experiments import build
 from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
 from soundingline.toolkit.evaluation.judge import verdicts_in
-from soundingline.toolkit.json_lines import JsonLinesLog
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.trajectory import Answer, Trajectory
@@ -230,13 +228,8 @@ def cell(folder, *, right, questions=8, published=PUBLISHED, judge="judge-model"
         "usage_agent_cached_tokens": dict.fromkeys(qids, 20.0),
     }
     counts = {"questions": questions, "recorded": questions, "failed": 0}
-    evaluation = Evaluation(counts=counts).with_values(per_question)
+    evaluation = Evaluation(counts=counts, judge=judge).with_values(per_question)
     write_evaluation(run.path, evaluation, state=run.state())
-    verdict = {"judge": "llm", "settings": "f"}
-    (run.path / "evaluation" / "verdicts.json").write_text(json.dumps([verdict]))
-    path = run.path / "evaluation" / "verdicts-llm-f.jsonl"
-    with closing(JsonLinesLog(path, head={"model": judge})) as log:
-        log.append({"qid": "0"})
     return run.path
 
 
@@ -297,7 +290,7 @@ def test_a_depth_of_a_row_is_compared_with_the_value_in_the_configuration(printe
     ("changed", "cause"),
     [
         ({"questions": 7}, "7 questions were run, the paper has 8"),
-        ({"judge": "other@0a1b"}, "the judge is other, the paper's is judge-model"),
+        ({"judge": "other"}, "the judge is other, the paper's is judge-model"),
         ({"published": PUBLISHED | {"vllm": "0.9"}}, "vLLM is 0.15.1, the paper ran 0.9"),
         (
             {"published": PUBLISHED | {"benchmark": "other"}},

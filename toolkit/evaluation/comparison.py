@@ -467,19 +467,19 @@ def varied_factors(runs: Sequence[EvaluatedRun]) -> list[str]:
     return [name for name in names if len({run.factors.get(name, "") for run in runs}) > 1]
 
 
-def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str]) -> list[str]:
-    """The values of the factors of each run, numbers and truth values with the name of their
-    setting (`get_document=True`), and `none` with that of its factor where nothing else is said
-    (`reranker=none`); the runs' names if these are not distinct."""
-    known = (
-        [(name, str(run.factors[name])) for name in factors if name in run.factors] for run in runs
-    )
+def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str] | None = None) -> list[str]:
+    """The values of the factors of each run, by default of those that vary, numbers and truth
+    values with the name of their setting (`get_document=True`), and `none` with that of its factor
+    where nothing else is said (`reranker=none`); the runs' names if these are not distinct, or if
+    nothing varies."""
+    named = varied_factors(runs) if factors is None else factors
     labels = []
-    for pairs in known:
+    for run in runs:
+        pairs = [(name, str(run.factors[name])) for name in named if name in run.factors]
         absent = all(value == "none" for _, value in pairs)
-        shown = map("=".join, pairs) if absent else starmap(_named, pairs)
-        labels.append(" · ".join(shown) or "—")
-    return labels if len(set(labels)) == len(labels) else [run.name for run in runs]
+        labels.append(" · ".join(map("=".join, pairs) if absent else starmap(_named, pairs)) or "—")
+    unclear = len(set(labels)) < len(labels) or not (named or factors is not None)
+    return [run.name for run in runs] if unclear else labels
 
 
 def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:

@@ -7,7 +7,6 @@ arXiv 2411.00640).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -356,10 +355,9 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
     again. Writers of one folder wait for each other. `evaluation/verdicts.json` quotes answers and
     is obfuscated in an obfuscated run; the other files hold only ids and numbers.
 
-    `InputError` for a value that is not finite, and if the folder cannot be written.
+    `InputError` if the folder cannot be written.
     """
     folder = RunFolder(path)
-    _check_finite(folder, evaluation)
     summary = {
         "format": FORMAT,
         "counts": evaluation.counts,
@@ -401,23 +399,6 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
 def write_verdicts(folder: RunFolder, verdicts: Iterable[Verdict]) -> None:
     """Write `evaluation/verdicts.json`."""
     write_quoting(folder.path / VERDICTS, dump_json([row._asdict() for row in verdicts]))
-
-
-def _check_finite(folder: RunFolder, evaluation: Evaluation) -> None:
-    """`InputError` for a value that JSON cannot hold, which a damaged trajectory may cause."""
-    values = [
-        (measure, f"question {qid!r}", value)
-        for measure, row in evaluation.per_question.items()
-        for qid, value in row.items()
-    ]
-    values += [(name, "all questions", value) for name, value in evaluation.metrics.items()]
-    for measure, where, value in values:
-        if not math.isfinite(value):
-            raise InputError(
-                f"{measure} of {where} of {folder.path} is {value}",
-                valid="finite numbers",
-                do="look at the trajectories, or leave that measure out",
-            )
 
 
 def load_run(path: Path | str, name: str = "") -> EvaluatedRun:

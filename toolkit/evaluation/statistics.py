@@ -72,11 +72,8 @@ def paired_test(
     *,
     test: str = "randomisation",
     interval: str = "percentile",
-    confidence: float = 0.95,
     resamples: int = 9999,
     seed: int = 0,
-    alpha: float = 0.05,
-    power: float = 0.8,
     margin: float | None = None,
 ) -> Paired:
     """Compare two systems over the same questions. The order of the questions has no influence.
@@ -86,10 +83,8 @@ def paired_test(
         test: `randomisation` flips the signs of the differences (Smucker, Allan and Carterette,
             2007; exact if there are at most `resamples` assignments of signs to the differences
             that are not 0); `t` is Student's paired t-test.
-        interval: the bootstrap interval over questions, `percentile` or `BCa`, at the level
-            `confidence`.
+        interval: the 95 % bootstrap interval over questions, `percentile` or `BCa`.
         resamples, seed: of the randomisation test and of the bootstrap.
-        alpha, power: see `questions_needed`.
         margin: the smallest difference that matters, in the unit of the values. None: equivalence
             is not tested.
 
@@ -102,7 +97,10 @@ def paired_test(
         >>> (row.n, row.wins, row.ties, round(row.difference, 3))
         (3, 2, 1, 0.167)
     """
-    _check_options(test, interval)
+    if test not in TESTS:
+        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
+    if interval not in INTERVALS:
+        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
     if margin is not None and not margin > 0:
         raise InputError(f"the margin is {margin}", valid="a difference above 0, or none")
     shared = len(a.keys() & b.keys())
@@ -126,9 +124,9 @@ def paired_test(
         )
     differences, errors = paired_differences(first, second)
     (result,) = _tests_of_means(
-        differences[:, None], errors[:, None], test, interval, confidence, resamples, seed
+        differences[:, None], errors[:, None], test, interval, resamples, seed
     )
-    needed = questions_needed(differences, alpha=alpha, power=power) if result.mean else None
+    needed = questions_needed(differences) if result.mean else None
     return Paired(
         mean_a=float(first.mean()),
         mean_b=float(second.mean()),
@@ -147,13 +145,6 @@ def paired_test(
     )
 
 
-def _check_options(test: str, interval: str) -> None:
-    if test not in TESTS:
-        raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
-    if interval not in INTERVALS:
-        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
-
-
 class _TestOfMean(NamedTuple):
     """A mean over questions, its interval, and the p value of the test that it is 0."""
 
@@ -168,7 +159,6 @@ def _tests_of_means(
     errors: Values,
     test: str,
     interval: str,
-    confidence: float,
     resamples: int,
     seed: int,
 ) -> list[_TestOfMean]:
@@ -192,7 +182,6 @@ def _tests_of_means(
             errors[:, spread],
             means[spread],
             interval,
-            confidence,
             resamples,
             seed,
         )
@@ -292,11 +281,10 @@ def _bootstrap(
     errors: Values,
     means: Values,
     method: Any,
-    confidence: float,
     resamples: int,
     seed: int,
 ) -> tuple[Values, Values]:
-    """The intervals of the means of the columns of [questions, columns]."""
+    """The 95 % intervals of the means of the columns of [questions, columns]."""
     from scipy import stats
 
     error = errors.mean(axis=0)[:, None]
@@ -311,7 +299,7 @@ def _bootstrap(
     result = stats.bootstrap(
         ((differences - means).T,),
         mean_without_error,
-        confidence_level=confidence,
+        confidence_level=0.95,
         n_resamples=resamples,
         batch=max(1, _BATCH_NUMBERS // differences.size),
         method=method,
@@ -637,7 +625,7 @@ def _verdict_counts(names: Sequence[str], a: Mapping[str, bool], b: Mapping[str,
 
 @dataclass(frozen=True)
 class Effect:
-    """An effect on a measure.
+    """An effect of one or two factors.
 
     `levels` names a level of each of `factors`. A main effect is the mean of the level minus the
     mean over all levels of its factor. A two-way interaction is what a pair of levels has beyond
@@ -645,7 +633,6 @@ class Effect:
     is that of the test of no effect, without a correction for the number of effects.
     """
 
-    measure: str
     factors: tuple[str, ...]
     levels: tuple[str, ...]
     estimate: float
@@ -656,13 +643,9 @@ class Effect:
 
 def factorial_effects(
     runs: Sequence[tuple[Mapping[str, str], Mapping[str, float]]],
-    measure: str,
     *,
     test: str = "randomisation",
-    interval: str = "percentile",
-    confidence: float = 0.95,
     resamples: int = 9999,
-    seed: int = 0,
 ) -> list[Effect]:
     """Main effects and two-way interactions of a full factorial design.
 
@@ -673,51 +656,26 @@ def factorial_effects(
     effects structure for confirmatory hypothesis testing, 2013).
 
     Args:
-        runs: for each cell, the level of each factor, and the value of each question: with repeats,
-            the mean over them. The variance of repeats is then a part of the variance over
-            questions, so that the interval counts it once (Davison and Hinkley, Bootstrap Methods
-            and their Application, 1997, section 3.8).
-        measure: the name of the measure, for the results.
-        test, interval, confidence, resamples, seed: see `paired_test`.
+        runs: for each combination of levels, the level of each factor, and the value of each
+            question: with repeats, the mean over them. The variance of repeats is then a part of
+            the variance over questions, so that the interval counts it once (Davison and Hinkley,
+            Bootstrap Methods and their Application, 1997, section 3.8). The questions that all
+            combinations have count.
+        test, resamples: see `paired_test`.
 
     Returns:
-        The main effects of all levels, then the interactions of all pairs of levels. Factors with
-        one level are left out.
-
-    Raises:
-        InputError: for unknown options, if a combination of levels is missing or occurs twice, if
-            fewer than two questions have a value in every cell, or if no factor varies.
+        The main effects of all levels, then the interactions of all pairs of levels.
 
     Example:
         >>> means = [("a", "5", 0.0), ("a", "9", 1.0), ("b", "5", 2.0), ("b", "9", 3.5)]
         >>> cells = [({"unit": u, "depth": d}, {"q1": x, "q2": x + 1}) for u, d, x in means]
-        >>> [round(effect.estimate, 3) for effect in factorial_effects(cells, "accuracy")[:2]]
+        >>> [round(effect.estimate, 3) for effect in factorial_effects(cells)[:2]]
         [-0.625, 0.625]
     """
-    _check_options(test, interval)
-    names = sorted(set().union(*(factors for factors, _ in runs)))
-    levels = {name: sorted({str(factors.get(name)) for factors, _ in runs}) for name in names}
-    levels = {name: values for name, values in levels.items() if len(values) > 1}
-    if not levels:
-        raise InputError("no factor varies over the runs", do="sweep over two or more options")
-    cells: dict[tuple[str, ...], Mapping[str, float]] = {}
-    for factors, values in runs:
-        cell = tuple(str(factors.get(name)) for name in levels)
-        if cell in cells:
-            what = f"two runs have {', '.join(cell)}"
-            raise InputError(what, valid="one run for each combination")
-        cells[cell] = values
-    if missing := [cell for cell in product(*levels.values()) if cell not in cells]:
-        raise InputError(
-            f"no run has {', '.join(missing[0])} ({len(missing)} combinations are missing)",
-            valid="a full factorial design: one run for each combination of levels",
-        )
+    names = sorted(runs[0][0])
+    levels = {name: sorted({factors[name] for factors, _ in runs}) for name in names}
+    cells = {tuple(factors[name] for name in names): values for factors, values in runs}
     shared = sorted(set.intersection(*map(set, cells.values())))
-    if len(shared) < 2:
-        raise InputError(
-            f"{len(shared)} questions have {measure} in every cell of the design",
-            valid="two or more",
-        )
     table = np.array([[row[qid] for row in cells.values()] for qid in shared], dtype=float)
     effects = [
         (factors, chosen)
@@ -728,9 +686,9 @@ def factorial_effects(
     errors = ROUNDING * np.abs(table).max(axis=1, keepdims=True) * np.abs(contrasts).sum(axis=0)
     by_question = table @ contrasts
     by_question[np.abs(by_question) <= errors] = 0.0
-    tested = _tests_of_means(by_question, errors, test, interval, confidence, resamples, seed)
+    tested = _tests_of_means(by_question, errors, test, "percentile", resamples, seed=0)
     return [
-        Effect(measure, factors, chosen, row.mean, row.low, row.high, row.p)
+        Effect(factors, chosen, row.mean, row.low, row.high, row.p)
         for (factors, chosen), row in zip(effects, tested, strict=True)
     ]
 

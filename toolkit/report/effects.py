@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from soundingline.toolkit.evaluation.comparison import varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
-from soundingline.toolkit.evaluation.statistics import holm
+from soundingline.toolkit.evaluation.statistics import factorial_effects, holm
 from soundingline.toolkit.report.measures import probability
 from soundingline.toolkit.report.page import Column, Section, Table, section, texts
 from soundingline.toolkit.report.results import ReportData, factor_value, measure_entry
@@ -31,13 +31,11 @@ def effects_section(data: ReportData) -> Section | None:
     distinct = {run.per_question[measure][qid] for run in runs for qid in shared}
     if len(shared) < _FEWEST or len(distinct) < 2:
         return None
-    from soundingline.toolkit.evaluation.statistics import factorial_effects
-
     cells = [
         ({name: factor_value(run, name) for name in factors}, run.per_question[measure])
         for run in runs
     ]
-    effects = factorial_effects(cells, measure)
+    effects = factorial_effects(cells)
     baseline = data.style(data.baseline).run
     hidden = {  # of a factor with two levels, that of the baseline
         (name, factor_value(baseline, name)) for name, values in factors.items() if len(values) == 2

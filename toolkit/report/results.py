@@ -235,7 +235,7 @@ def _styles(data: ReportData) -> list[RunStyle]:
     others = [name for name in best if name != data.baseline]
     coloured = {data.baseline, *others[: len(COLOURS) - 1]}
     colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}
-    labels = _factor_labels(runs)
+    labels = dict(zip((run.name for run in runs), factor_labels(runs), strict=True))
     on_benchmark = {
         run.name: label
         for system in (data.systems.systems if data.systems else ())
@@ -244,18 +244,17 @@ def _styles(data: ReportData) -> list[RunStyle]:
     compared_with = data.baselines if data.against_baseline else ()
     named: dict[str, RunStyle] = {}
     for group in by_benchmark(runs):
-        within = _factor_labels(group)
         changes = [""] * len(group)
         for other in (run for run in group if run.name in compared_with):
             changes = [_changes(run, other) for run in group]
-        for run, change in zip(group, changes, strict=True):
-            own = change if changes.count(change) == 1 and change else within[run.name]
+        for run, within, change in zip(group, factor_labels(group), changes, strict=True):
+            own = change if changes.count(change) == 1 and change else within
             named[run.name] = RunStyle(
                 run,
                 labels[run.name],
                 colours.get(run.name),
                 on_benchmark.get(run.name, ""),
-                within[run.name],
+                within,
                 own,
             )
     styles = [named[run.name] for run in runs]
@@ -282,13 +281,6 @@ def measure_entry(
     `high`."""
     sub = "" if low is None or high is None else interval_text(low, high, measure)
     return TableEntry(value, value_text(value, measure, sign=sign), sub, mark)
-
-
-def _factor_labels(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
-    """The label of each run by its varied factors; its name if there are none."""
-    varied = varied_factors(runs)
-    labels = factor_labels(runs, varied) if varied else [run.name for run in runs]
-    return {run.name: label for run, label in zip(runs, labels, strict=True)}
 
 
 def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:

@@ -477,7 +477,7 @@ def test_effects_are_deviations_of_means(cells):
         **{(depth,): value for depth, value in zip(DEPTHS, depths, strict=True)},
         **{(d, u): rest[y, x] for y, d in enumerate(DEPTHS) for x, u in enumerate(UNITS)},
     }
-    result = {effect.levels: effect.estimate for effect in factorial_effects(cells, "accuracy")}
+    result = {effect.levels: effect.estimate for effect in factorial_effects(cells)}
     assert result == pytest.approx(expected, abs=1e-6)
 
 
@@ -489,7 +489,7 @@ def test_effects_of_two_levels_are_those_of_an_analysis_of_variance_of_repeated_
     runs = [run for run in cells if run[0]["unit"] != UNITS[2]]
     rows = [{**cell, "qid": qid, "value": v} for cell, row in runs for qid, v in row.items()]
     table = AnovaRM(pd.DataFrame(rows), "value", "qid", within=["depth", "unit"]).fit().anova_table
-    effects = {effect.factors: effect.p for effect in factorial_effects(runs, "AP", test="t")}
+    effects = {effect.factors: effect.p for effect in factorial_effects(runs, test="t")}
     assert {":".join(factors): p for factors, p in effects.items()} == pytest.approx(
         table["Pr > F"].to_dict(), rel=1e-6
     )
@@ -547,7 +547,7 @@ def test_the_smallest_difference_of_two_questions_is_many_deviations():
 def test_tests_and_intervals_of_effects_hold_their_level(variance):
     chance, rejected, covered = np.random.default_rng(1), [], []
     for _ in range(TRIALS):
-        effects = factorial_effects(null_design(chance, variance), "AP", resamples=999)
+        effects = factorial_effects(null_design(chance, variance), resamples=999)
         rejected.append([effect.p <= 0.05 for effect in effects])
         covered.append([effect.low <= 0 <= effect.high for effect in effects])
     assert 0.035 - TOLERANCE <= np.mean(rejected) <= 0.065 + TOLERANCE
@@ -574,7 +574,7 @@ def test_a_mixed_model_with_random_slopes_comes_to_the_same_conclusions():
             simple = smf.mixedlm("v ~ a * b", coded, groups="qid").fit()
             fitted = model.fit()
             if fitted.converged:
-                effects = factorial_effects(runs, "AP", resamples=999)
+                effects = factorial_effects(runs, resamples=999)
                 ours.append(next(each.p for each in effects if each.factors == ("factor 0",)))
                 theirs.append(fitted.pvalues["a"])
                 intercepts.append(simple.pvalues["a"])
@@ -591,7 +591,7 @@ def test_a_corrected_family_of_effects_holds_its_level(binary):
     chance, rejected = np.random.default_rng(2), []
     for _ in range(TRIALS):
         runs = null_design(chance, "question and factor", binary=binary)
-        effects = factorial_effects(runs, "accuracy", resamples=999)
+        effects = factorial_effects(runs, resamples=999)
         rejected.append(min(holm([effect.p for effect in effects])) <= 0.05)
     assert np.mean(rejected) <= 0.065 + 2 * TOLERANCE
 
@@ -616,28 +616,9 @@ def test_equivalence_is_concluded_at_its_margin_no_more_often_than_its_level(tes
     assert np.mean(found) <= 0.065 + 2 * TOLERANCE
 
 
-def test_what_varies_in_one_factor_only_has_no_interactions(cells):
-    runs = [run for run in cells if run[0]["depth"] == "5"]
-    effects = factorial_effects(runs, "accuracy")
-    assert [effect.factors for effect in effects] == [("unit",)] * 3
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda runs: runs[:-1], "no run has"),
-        (lambda runs: [*runs, runs[0]], "two runs have"),
-        (lambda runs: [(c, {"q1": 1.0}) for c, _ in runs], "1 questions have accuracy"),
-        (lambda runs: runs[:1], "no factor varies"),
-    ],
-)
-def test_other_designs_are_refused(cells, change, message):
-    refused(message, lambda: factorial_effects(change(cells), "accuracy"))
-
-
 def test_questions_that_never_differ_have_no_effect():
     runs = [({"unit": unit}, {"q1": 1.0, "q2": 0.0}) for unit in UNITS]
-    effects = [(effect.estimate, effect.p) for effect in factorial_effects(runs, "accuracy")]
+    effects = [(effect.estimate, effect.p) for effect in factorial_effects(runs)]
     assert effects == [(pytest.approx(0, abs=1e-12), 1)] * len(effects) != []
 
 
