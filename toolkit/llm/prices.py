@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import add
 from statistics import stdev
@@ -132,10 +132,6 @@ class Price:
     def _long(self) -> Price:
         table = self.long_context or {}
         return Price(**{name: table.get(name) for name in _RATES})  # type: ignore[arg-type]
-
-    def record(self) -> dict[str, object]:
-        """The table for a manifest."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
 
 
 def _rate(rate: float | None, otherwise: float) -> float:

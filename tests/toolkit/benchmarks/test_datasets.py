@@ -148,7 +148,6 @@ def test_a_split_and_a_limit_select_questions_with_their_judgements(
     assert [topic.qid for topic in benchmark.topics] == qids
     assert benchmark.qrels == {"evidence": evidence} | ({} if gold is None else {"gold": gold})
     assert benchmark.answers == ({"q3": ["3", "three"]} if "q3" in qids else {})
-    assert benchmark.unjudged == []
     other = BeirBenchmark(folder, split="test", limit=1, name="other")
     assert other.name == "other" and other.topics == [Topic("q3", "three?")]
     assert other.fingerprint != benchmark.fingerprint
@@ -175,11 +174,14 @@ def test_documents_are_streamed_with_text_title_and_url_and_looked_up(folder):
     refused(r"corpus\.jsonl:4 is not JSON", next, streamed)
 
 
-def test_questions_without_judgements_are_counted(tmp_path):
-    assert BeirBenchmark(write(tmp_path), split=None).unjudged == ["../../x"]
+def test_questions_without_judgements_stay(tmp_path):
+    benchmark = BeirBenchmark(write(tmp_path), split=None)
+    assert {topic.qid for topic in benchmark.topics} - set(benchmark.qrels["evidence"]) == {
+        "../../x"
+    }
     (tmp_path / "qrels" / "test.tsv").unlink()
     benchmark = BeirBenchmark(tmp_path, split=None)
-    assert benchmark.qrels == {"evidence": {}} and len(benchmark.unjudged) == 3
+    assert benchmark.qrels == {"evidence": {}} and len(benchmark.topics) == 3
 
 
 def test_fingerprints_are_of_content_and_not_of_the_path(folder, tmp_path):
@@ -366,7 +368,7 @@ def test_real_collections_have_their_published_sizes(
 
 def test_without_a_split_a_real_collection_has_its_questions_without_judgements(data_root):
     every = BeirBenchmark(data_root / "cacm", split=None)
-    assert (len(every.topics), len(every.unjudged)) == (64, 64 - 52)
+    assert (len(every.topics), len(every.qrels["evidence"])) == (64, 52)
     docids = {document.docid for document in every.documents()}
     assert len(every.unknown_judged(docids)) == 55
 
