@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from operator import add
 from statistics import stdev
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.llm.messages import Usage
@@ -212,7 +211,7 @@ class UsageTotals:
         }
 
     def nonzero(self) -> dict[str, float]:
-        """The sums other than zero by name, for a file; `usage_totals` reads them."""
+        """The sums other than zero by name, for a file."""
         return {name: value for name, value in vars(self).items() if value}
 
 
@@ -249,11 +248,6 @@ def flatten(by_role: Mapping[str, UsageTotals]) -> dict[str, float]:
     return flat
 
 
-@cache
-def _totals() -> TypeAdapter[UsageTotals]:
-    return TypeAdapter(UsageTotals)
-
-
 def reprice(usage: Mapping[str, float], tables: PriceTables) -> dict[str, float]:
     """The usage of a question (`flatten`) with its dollars by other prices.
 
@@ -287,12 +281,6 @@ def reprice(usage: Mapping[str, float], tables: PriceTables) -> dict[str, float]
         if None not in known:
             changed["dollars"] = math.fsum(value for value in known if value is not None)
     return changed
-
-
-def usage_totals(record: Mapping[str, Any]) -> UsageTotals:
-    """The totals that `UsageTotals.nonzero` returned, read from a file; `ValueError` if a value is
-    impossible."""
-    return _totals().validate_python(dict(record))
 
 
 class Forecast(NamedTuple):
