@@ -20,7 +20,7 @@ from functools import partial
 
 import llm_clients
 import pytest
-from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, Waits, client, count_sockets, using
+from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, client, count_sockets, using
 from support.commands import forked
 from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
 from support.needs import cases
@@ -462,7 +462,7 @@ def test_the_address_of_one_kind_of_request_is_refused(make, path):
 
 
 @pytest.mark.parametrize(
-    ("steps", "arguments", "waits"),
+    ("steps", "arguments", "chance", "expected"),
     [
         (
             [
@@ -470,19 +470,20 @@ def test_the_address_of_one_kind_of_request_is_refused(make, path):
                 Fail(429, headers={"retry-after-ms": "1500"}),
                 *[Fail(500)] * 2,
             ],
-            {"chance": lambda: 0.0},
+            {},
+            0.0,
             [7.0, 1.5, 0.0, 0.0],
         ),
-        ([Fail(500)] * 7, {"attempts": 8, "longest_wait": 10.0}, [1.0, 2, 4, 8, 10, 10, 10]),
-        ([Fail(500)] * 2, {"chance": lambda: 0.5}, [0.5, 1.0]),
+        ([Fail(500)] * 7, {"attempts": 8, "longest_wait": 10.0}, 1.0, [1.0, 2, 4, 8, 10, 10, 10]),
+        ([Fail(500)] * 2, {}, 0.5, [0.5, 1.0]),
     ],
     ids=["as the server asks", "doubled up to the bound", "with jitter"],
 )
-def test_waits_between_attempts(peer, make, steps, arguments, waits):
+def test_waits_between_attempts(peer, make, steps, arguments, chance, expected, waits, monkeypatch):
+    monkeypatch.setattr(transport, "_chance", lambda: chance)
     peer.script.extend(steps)
-    waited = Waits()
-    ask(make(sleep=waited, **arguments))
-    assert waited == waits
+    ask(make(**arguments))
+    assert waits == expected
 
 
 QUOTA = "You exceeded your current quota, please check your plan. Please retry in 45.5s."
@@ -916,15 +917,15 @@ def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(peer
     assert counts(ledger) == (1, 2, 0, 1.0) and ledger.total.unpriced == 0
 
 
-def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(peer):
+def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(
+    peer, monkeypatch
+):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
     lines = []
     ledger = Ledger(record=lambda role, qid, account: lines.append(account))
 
-    async def wait(seconds):
-        await asyncio.sleep(0.5)
-
-    ask_metered(peer, OpenAIChat, ledger, sleep=wait)
+    monkeypatch.setattr(transport, "_sleep", lambda seconds: asyncio.sleep(0.5))
+    ask_metered(peer, OpenAIChat, ledger)
     first, second = lines
     assert first.seconds < 0.5 <= second.seconds
     assert ledger.total.seconds == pytest.approx(first.seconds + second.seconds)
