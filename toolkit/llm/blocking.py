@@ -119,9 +119,8 @@ class BlockingModel:
     """A language model for code without coroutines. All its requests run on one event loop in a
     separate thread; any number of threads may call it.
 
-    It is created before the model is running. `start(model)`, or `with blocking.started(model):`,
-    makes it ready; before that and after `close`, a request raises `RuntimeError`. It may be
-    started again.
+    It is created before the model is running. `with blocking.started(model):` makes it ready;
+    before and after the block, a request raises `RuntimeError`. It may be started again.
 
     Args:
         name: The name of the model.
@@ -154,33 +153,25 @@ class BlockingModel:
     def __repr__(self) -> str:
         return f"BlockingModel({self.name!r}, role={self.role!r})"
 
-    def start(self, model: ChatModel, ledger: Ledger | None = None, run: str = "") -> None:
-        """Send requests to `model` and record them on `ledger` (None: a new one without caps) for
-        the run with the id `run`, which caches note beside sampled replies."""
-        with self._lock:
-            if self._loop:
-                raise RuntimeError(f"{self!r} has been started already")
-            self._loop = _Loop(model, Ledger() if ledger is None else ledger)
-            self.run = run
-
-    def close(self) -> None:
-        """Drop the requests under way (whoever waits for one gets a `RuntimeError`), close the
-        model's connections and the loop, and end its thread, if it runs."""
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop:
-            loop.close()
-
     @contextmanager
     def started(
         self, model: ChatModel, ledger: Ledger | None = None, run: str = ""
     ) -> Iterator[BlockingModel]:
-        """The block between `start` and `close`."""
-        self.start(model, ledger, run)
+        """Send requests to `model` while the block runs, and record them on `ledger` (None: a new
+        one without caps) for the run with the id `run`, which caches note beside sampled replies.
+
+        The end of the block drops the requests under way (whoever waits for one gets a
+        `RuntimeError`), closes the model's connections and the loop, and ends its thread."""
+        with self._lock:
+            if self._loop:
+                raise RuntimeError(f"{self!r} has been started already")
+            loop = self._loop = _Loop(model, Ledger() if ledger is None else ledger)
+            self.run = run
         try:
             yield self
         finally:
-            self.close()
+            self._loop = None
+            loop.close()
 
     def respond(
         self, messages: Sequence[Message], settings: SamplingParams | None = None, qid: str = ""

@@ -37,11 +37,9 @@ class ChatFromThreads(OpenAIChat):
     async def respond(self, messages, tools=(), settings=None):
         blocking = BlockingModel(self.name, role="agent", settings=self.settings)
         given = [item.name for item in fields(OpenAIChat) if item.init]
-        blocking.start(OpenAIChat(**{name: getattr(self, name) for name in given}))
-        try:
+        model = OpenAIChat(**{name: getattr(self, name) for name in given})
+        with blocking.started(model):
             return await asyncio.to_thread(blocking.respond, messages, settings)
-        finally:
-            blocking.close()
 
 
 ADAPTERS = {

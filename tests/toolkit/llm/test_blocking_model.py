@@ -176,25 +176,23 @@ def test_after_the_block_nothing_is_left_and_it_may_be_started_again():
         assert model.closed == number
     with pytest.raises(RuntimeError, match="does not run"):
         ask.respond(asked("a"))
-    ask.close()
 
 
 def test_starting_it_twice_is_refused():
     ask = blocking()
     with ask.started(ScriptedModel(choose=echo)):
         with pytest.raises(RuntimeError, match="started already"):
-            ask.start(ScriptedModel(choose=echo))
+            ask.started(ScriptedModel(choose=echo)).__enter__()
         assert ask.respond(asked("a")).text == "reply to a"
 
 
 def test_closing_wakes_who_waits_for_a_reply():
     model, ask = Crowd(seconds=60), blocking()
-    ask.start(model)
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(ask.respond, asked(str(n))) for n in range(4)]
-        while model.inside < 4:
-            time.sleep(0.01)
-        ask.close()
+        with ask.started(model):
+            waiting = [pool.submit(ask.respond, asked(str(n))) for n in range(4)]
+            while model.inside < 4:
+                time.sleep(0.01)
         for future in waiting:
             with pytest.raises(RuntimeError, match="was closed before it replied"):
                 future.result(timeout=5)
@@ -204,15 +202,14 @@ def test_closing_wakes_who_waits_for_a_reply():
 def test_closing_among_threads_that_ask_hangs_nobody():
     for _ in range(20):
         ask, model = blocking(), Crowd(seconds=0.0)
-        ask.start(model)
 
         def many(ask=ask):
             while True:
                 ask.respond(asked("a"))
 
         with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(many) for _ in range(8)]
-            ask.close()
+            with ask.started(model):
+                asking = [pool.submit(many) for _ in range(8)]
             for future in asking:
                 with pytest.raises(RuntimeError, match=r"was closed before|does not run"):
                     future.result(timeout=5)
@@ -220,9 +217,8 @@ def test_closing_among_threads_that_ask_hangs_nobody():
 
 def test_a_request_that_meets_the_closing_is_refused_and_never_begun():
     model, ask = ScriptedModel(choose=echo), blocking()
-    ask.start(model)
-    held = ask._loop
-    ask.close()
+    with ask.started(model):
+        held = ask._loop
     ask._loop = held  # as a thread has it that looked just before
     with pytest.raises(RuntimeError, match="was closed before it replied"):
         ask.respond(asked("a"))
