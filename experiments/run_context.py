@@ -63,7 +63,7 @@ class RunContext:
         counted: dict[str, dict[str, float]] = {}
         parts, began = parts or {}, time.monotonic()
         before = stage_counts(parts)
-        self.folder.note_chosen(chosen_parameters(parts))
+        self.folder.note("chosen_parameters", chosen_parameters(parts))
         run = f"{self.folder.manifest()['created']} {self.folder.name}"
         try:
             with (
