@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ from soundingline.toolkit.benchmarks.formats import (
 )
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import FileName, InputError, parse
-from soundingline.toolkit.files import fingerprint, write_json
+from soundingline.toolkit.files import fingerprint, read_record, write_json
 
 _RULES = 1  # to be raised when the same files give other documents
 # Fields of rows that judge a part of a document, or a subtopic: a pair has several of them.
@@ -148,13 +147,10 @@ class IrDatasetsBenchmark(Benchmark):
             return self._corpus_fingerprint
         home, name = Path(_library().util.home_path()), self._documents_id
         stamp = home / "soundingline" / f"{name.replace('/', '-')}-{fingerprint(name)}.json"
-        state, known = self._state(), {}
-        with suppress(OSError, ValueError):
-            known = json.loads(stamp.read_text(encoding="utf-8"))
-        if state and isinstance(known, dict) and known.get("state") == state:
-            digest = known.get("corpus")
-            self._corpus_fingerprint = digest if isinstance(digest, str) else ""
-        if not self._corpus_fingerprint:
+        state, known = self._state(), read_record(stamp)
+        if state and known.get("state") == state:
+            self._corpus_fingerprint = known["corpus"]
+        else:
             digest = super().whole_fingerprint()  # may download and so make the files
             if state := self._state():
                 with suppress(OSError):  # a folder that is shared and not ours to write
