@@ -295,11 +295,11 @@ class Forecast(NamedTuple):
     high: float | None
 
 
-def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.95) -> Forecast:
+def estimate(values: Sequence[float], questions: int) -> Forecast:
     """The total over `questions` from the `values` of the first of them (dollars, tokens, seconds).
 
-    The textbook prediction interval of a sum: with mean m and deviation s of k values, the n - k
-    others take (n - k) m, give or take t s sqrt((n - k)^2 / k + (n - k)), t from Student's
+    The textbook prediction interval of a sum at 95 %: with mean m and deviation s of k values, the
+    n - k others take (n - k) m, give or take t s sqrt((n - k)^2 / k + (n - k)), t from Student's
     distribution with k - 1 degrees of freedom. It takes questions as exchangeable and their costs
     as roughly normal; costs have long tails, so that few values make it too narrow.
     `InputError` without values, or with more values than questions.
@@ -310,8 +310,6 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
             f"{sampled} values are given for {questions} questions",
             valid="at least one value, and no more values than questions",
         )
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence is {confidence}", valid="a number between 0 and 1")
     spent = math.fsum(values)
     mean, rest = spent / sampled, questions - sampled
     total = spent + rest * mean
@@ -319,7 +317,7 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
         return Forecast(questions, sampled, total, None, None)
     from scipy.special import stdtrit  # here, because a command's start would wait for it
 
-    quantile = float(stdtrit(sampled - 1, (1 + confidence) / 2))
+    quantile = float(stdtrit(sampled - 1, 0.975))
     margin = quantile * stdev(values) * math.sqrt(rest**2 / sampled + rest)
     return Forecast(questions, sampled, total, max(spent, total - margin), total + margin)
 
