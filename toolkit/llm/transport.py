@@ -258,7 +258,7 @@ class Transport:
         http, sdk = import_optional("httpx2"), import_optional(self.sdk)
         with self.blocking_client(_PATIENCE) as client:
             try:
-                if self._is_listed(client.get(models_path, cast_to=http.Response)):
+                if self._entry(client.get(models_path, cast_to=http.Response)) is not None:
                     return
             except sdk.APIStatusError as error:
                 if error.status_code not in (404, 405):
@@ -277,10 +277,6 @@ class Transport:
                 failure = self.error_of(error, _PATIENCE)
         if isinstance(failure, UnknownModel):
             raise failure from None
-
-    def _is_listed(self, reply: Any) -> bool:
-        """Whether a list of models has this one."""
-        return self._entry(reply) is not None
 
     def _entry(self, reply: Any) -> Mapping[str, Any] | None:
         """This model in a list of models; None without it. Gemini writes `models/` before each
