@@ -39,11 +39,11 @@ class ScriptedPrompts:
     def prompts(self):
         return [prompt for each in self.rounds for prompt in each]
 
-    def respond_many(self, requests, qids=None, settings=None, concurrency=None, arrived=None):
+    def respond_many(self, requests, qids, settings=None, arrived=None):
         prompts = [messages[0]["content"] for messages in requests]
         with self._lock:
             self.rounds.append(prompts)
-            self.qids += qids or []
+            self.qids += qids
         answers = [self._choose(prompt) for prompt in prompts]
         turns = [
             answer if isinstance(answer, (ModelError, Turn)) else Turn(text=str(answer))

@@ -173,17 +173,10 @@ class BlockingModel:
             self._loop = None
             loop.close()
 
-    def respond(
-        self, messages: Sequence[Message], settings: SamplingParams | None = None, qid: str = ""
-    ) -> Turn:
-        """The reply; `ModelError` if there is none.
-
-        Args:
-            messages: The transcript.
-            settings: How to sample. None: the settings of this object.
-            qid: The question that the request belongs to.
-        """
-        (turn,) = self.respond_many([messages], [qid], settings)
+    def respond(self, messages: Sequence[Message], settings: SamplingParams | None = None) -> Turn:
+        """The reply to one transcript, which belongs to no question; `ModelError` if there is none.
+        `settings` say how to sample. None: the settings of this object."""
+        (turn,) = self.respond_many([messages], [""], settings)
         if isinstance(turn, ModelError):
             raise turn
         return turn
@@ -191,9 +184,8 @@ class BlockingModel:
     def respond_many(
         self,
         requests: Sequence[Sequence[Message]],
-        qids: Sequence[str] | None = None,
+        qids: Sequence[str],
         settings: SamplingParams | None = None,
-        concurrency: int | None = None,
         arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:
         """The reply to each request in their order, or the `ModelError` in its place. Any other
@@ -203,7 +195,6 @@ class BlockingModel:
             requests: The transcripts.
             qids: The question that each request belongs to.
             settings: How to sample. None: the settings of this object.
-            concurrency: The largest number of requests under way. None: that of the model.
             arrived: Called with the position of a request and its reply as soon as that has
                 arrived, before it is on the ledger. One call at a time, in the thread of the
                 requests: it must be quick.
@@ -213,8 +204,6 @@ class BlockingModel:
                 f"the language model {self.name!r} does not run: it can be used only inside "
                 "`with blocking.started(model):`"
             )
-        accounts = [""] * len(requests) if qids is None else qids
-        slots = asyncio.Semaphore(concurrency or max(1, len(requests)))
 
         async def one(position: int, messages: Sequence[Message], qid: str) -> Turn | ModelError:
             model = MeteredModel(
@@ -225,11 +214,10 @@ class BlockingModel:
                 price=self.price,
                 arrived=None if arrived is None else partial(arrived, position),
             )
-            async with slots:
-                try:
-                    return await model.respond(messages, (), settings or self.settings)
-                except ModelError as error:
-                    return error
+            try:
+                return await model.respond(messages, (), settings or self.settings)
+            except ModelError as error:
+                return error
 
         async def every() -> list[Turn | ModelError]:
             """The outcomes; the first exception ends the others."""
@@ -240,7 +228,7 @@ class BlockingModel:
                 for task in tasks:
                     task.cancel()
 
-        pairs = list(zip(requests, accounts, strict=True))
+        pairs = list(zip(requests, qids, strict=True))
         if not pairs:
             return []
         try:

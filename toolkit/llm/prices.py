@@ -284,12 +284,10 @@ def reprice(usage: Mapping[str, float], tables: PriceTables) -> dict[str, float]
 
 
 class Forecast(NamedTuple):
-    """The `total` of a quantity over all `questions`, with the bounds of its prediction interval;
-    `low` is never below what the `sampled` questions used already. The bounds are None for a single
+    """The `total` of a quantity over all questions, with the bounds of its prediction interval;
+    `low` is never below what the sampled questions used already. The bounds are None for a single
     question, which has no spread."""
 
-    questions: int
-    sampled: int
     total: float
     low: float | None
     high: float | None
@@ -314,12 +312,12 @@ def estimate(values: Sequence[float], questions: int) -> Forecast:
     mean, rest = spent / sampled, questions - sampled
     total = spent + rest * mean
     if sampled == 1:
-        return Forecast(questions, sampled, total, None, None)
+        return Forecast(total, None, None)
     from scipy.special import stdtrit  # here, because a command's start would wait for it
 
     quantile = float(stdtrit(sampled - 1, 0.975))
     margin = quantile * stdev(values) * math.sqrt(rest**2 / sampled + rest)
-    return Forecast(questions, sampled, total, max(spent, total - margin), total + margin)
+    return Forecast(total, max(spent, total - margin), total + margin)
 
 
 class CostForecast(NamedTuple):
@@ -337,7 +335,7 @@ class CostForecast(NamedTuple):
     def __str__(self) -> str:
         """`$1.20 ($1.00 to $1.40); 300 input tokens`, without amounts that are 0."""
         parts = []
-        for name, (_, _, total, low, high) in self.amounts.items():
+        for name, (total, low, high) in self.amounts.items():
             sign, form = ("$", ",.2f") if name == "dollars" else ("", ",.0f")
             spread = "" if low is None else f" ({sign}{low:{form}} to {sign}{high:{form}})"
             unit = "" if sign else f" {name.replace('_', ' ')}"

@@ -93,14 +93,13 @@ def test_any_number_of_threads_ask_on_one_loop_together():
     assert model.most == 16
 
 
-@pytest.mark.parametrize(("concurrency", "most"), [(None, 20), (3, 3)])
-def test_many_requests_are_under_way_together_and_replies_keep_the_order(concurrency, most):
+def test_many_requests_are_under_way_together_and_replies_keep_the_order():
     model, ask = Crowd(), blocking()
     with ask.started(model):
-        turns = ask.respond_many([asked(str(n)) for n in range(20)], concurrency=concurrency)
-        assert ask.respond_many([]) == []
+        turns = ask.respond_many([asked(str(n)) for n in range(20)], [""] * 20)
+        assert ask.respond_many([], []) == []
     assert [turn.text for turn in turns] == [f"reply to {n}" for n in range(20)]
-    assert model.most == most
+    assert model.most == 20
 
 
 def test_settings_are_those_it_was_made_with_unless_others_are_given():
@@ -115,8 +114,8 @@ def test_requests_are_on_the_ledger_by_role_and_question_and_a_cap_stops_them():
     ledger = Ledger(cap=3 * 11 / 1e6)
     ask = blocking(price=Price(input=1.0, output=1.0))
     with ask.started(ScriptedModel(choose=echo), ledger):
-        ask.respond_many([asked("a"), asked("b")], ["q1", "q2"], concurrency=1)
-        ask.respond(asked("c"), qid="q2")
+        for qid in ("q1", "q2", "q2"):
+            ask.respond_many([asked("a")], [qid])
         with pytest.raises(OutOfMoney):
             ask.respond(asked("d"))
     calls = {qid: ledger.by_role(qid)["rewriter"].calls for qid in ("q1", "q2")}
@@ -134,7 +133,7 @@ def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_m
     with ask.started(ScriptedModel(choose=choose)):
         with pytest.raises(ServerGone):
             ask.respond(asked("bad"))
-        first, second = ask.respond_many([asked("bad"), asked("good")])
+        first, second = ask.respond_many([asked("bad"), asked("good")], ["q1", "q2"])
     assert isinstance(first, ServerGone)
     assert isinstance(second, Turn) and second.text == "reply to good"
 
@@ -149,7 +148,7 @@ def test_a_defect_is_raised_and_ends_the_other_requests():
     model, ask = Broken(seconds=30), blocking()
     with ask.started(model):
         with pytest.raises(ZeroDivisionError):
-            ask.respond_many([asked("slow"), asked("broken")])
+            ask.respond_many([asked("slow"), asked("broken")], ["q1", "q2"])
         while model.inside:
             time.sleep(0.01)
     assert model.cancelled == 1
