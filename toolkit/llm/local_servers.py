@@ -173,14 +173,6 @@ class VllmServer(LocalServer):
             )
         check_launcher(self.launcher, "[vllm, serve]")
         chosen = {name.replace("-", "_"): value for name, value in self.options.items()}
-        for name in ("tensor_parallel_size", "data_parallel_size"):
-            if (value := chosen.get(name)) is not None and value < 1:
-                raise InputError(f"vLLM's {name} is {value}", valid="1 or more devices")
-        share = chosen.get("gpu_memory_utilization")
-        if share is not None and not 0 < share <= 1:
-            raise InputError(
-                f"vLLM's gpu_memory_utilization is {share}", valid="a share above 0, at most 1"
-            )
         options = {
             "host": self.host,
             "port": port,
