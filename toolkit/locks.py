@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError
@@ -100,15 +100,11 @@ class _Holder(NamedTuple):
 
     @classmethod
     def read(cls, handle: int) -> _Holder:
-        """Invalid parts are unknown: a process may be killed while it writes them, and the file may
-        come from anywhere."""
-        values = None
+        """An incomplete text is unknown: a process may be killed while it writes it."""
+        values: dict[str, Any] = {}
         with suppress(ValueError, RecursionError):
             values = json.loads(os.pread(handle, 4096, 0))
-        values = values if isinstance(values, dict) else {}
-        pid, *names = (values.get(name) for name in cls._fields)
-        pid = pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
-        return cls(pid, *(name if isinstance(name, str) else "" for name in names))
+        return cls(**values)
 
     @property
     def is_elsewhere(self) -> bool:
