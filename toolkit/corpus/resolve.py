@@ -159,8 +159,6 @@ class _TrigramIndex:
         offsets: NDArray[np.int64],
         places: NDArray[np.int32],
     ) -> None:
-        if len(sizes) != len(titles) or offsets[-1] != len(places):
-            raise ValueError("the trigram index belongs to other titles")
         self.titles, self.sizes, self.offsets, self.places = titles, sizes, offsets, places
         self.grams = {gram: number for number, gram in enumerate(grams)}
 
