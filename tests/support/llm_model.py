@@ -106,6 +106,9 @@ class ScriptedModel:
     def ready(self):
         pass
 
+    def reach(self):
+        pass
+
     async def respond(
         self,
         messages,
@@ -180,6 +183,7 @@ class ScriptedLanguageModel:
         self.price = Price(input=price, output=price)
         self.context_window = 100_000
         self.gives_logprobs = False
+        self.weights_fingerprint = ""
         self._turns, self._seconds, self._failing, self._locked = turns, seconds, failing, locked
         self._log, self._down = log, down
         self._says = says
@@ -288,6 +292,12 @@ class _Slow:
 
     def ready(self):
         pass
+
+    def reach(self):
+        pass
+
+    def server_version(self):
+        return ""
 
     async def respond(self, *arguments):
         self._free -= 1

@@ -96,22 +96,10 @@ def interruptible() -> Iterator[None]:
             loop.remove_signal_handler(signal.SIGINT)
 
 
-def weights_fingerprint(model: Any) -> str:
-    """The fingerprint of a model's weights if its name does not identify them, else empty. It is
-    also empty for a class that has no such attribute."""
-    return str(getattr(model, "weights_fingerprint", ""))
-
-
-def version_of_server(model: Any) -> str:
-    """The version of a running model's server; empty if it is unknown, or the class has no such
-    method."""
-    return str(getattr(model, "server_version", str)())
-
-
 def identity(model: Any) -> str:
-    """A model's name, with the fingerprint of its weights if the name does not identify them. It is
-    part of the keys under which replies are cached."""
-    weights = weights_fingerprint(model)
+    """A model's name, with the fingerprint of its weights if it has one because the name does not
+    identify them. It is part of the keys under which replies are cached."""
+    weights = getattr(model, "weights_fingerprint", "")
     return f"{model.name}@{weights}" if weights else str(model.name)
 
 
