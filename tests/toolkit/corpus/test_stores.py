@@ -135,8 +135,7 @@ def test_a_store_and_a_unit_table_replace_nothing(store, tmp_path):
         before = {file.name: file.read_bytes() for file in path.iterdir()}
         with pytest.raises(InputError, match="exists and would be replaced"):
             SqliteStore.build(path, CORPUS[:1], corpus_fingerprint="c2")
-        with pytest.raises(InputError, match="exists and would be replaced"):
-            store.add_units(path, Passages(8))
+        refused("exists and would be replaced", store.add_units, path, Passages(8))
         assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from llm_clients import count_sockets
+from support.assertions import refused
 from support.llm_model import ScriptedModel, saying, used
 
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone
@@ -261,8 +261,7 @@ def test_an_error_of_the_models_own_closing_is_told():
 
 
 def test_a_role_that_is_missing_from_the_ledger_is_refused():
-    with pytest.raises(InputError, match=r"no role 'poet'\. valid: agent, rewriter, reranker"):
-        BlockingModel("m", role="poet")
+    refused(r"no role 'poet'\. valid: agent, rewriter, reranker", BlockingModel, "m", role="poet")
 
 
 def test_connections_of_a_real_client_are_closed(peer):

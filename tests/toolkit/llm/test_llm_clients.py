@@ -21,6 +21,7 @@ from functools import partial
 import llm_clients
 import pytest
 from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, client, count_sockets, using
+from support.assertions import refused
 from support.commands import forked
 from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
 from support.needs import cases
@@ -258,8 +259,7 @@ def test_a_seed_and_log_probabilities_are_sent_or_refused_and_never_dropped(peer
             ask(model, **settings)
             assert set(settings) <= set(peer.requests[-1].body)
         else:
-            with pytest.raises(InputError, match=refusal):
-                ask(model, **settings)
+            refused(refusal, ask, model, **settings)
             assert not model.gives_logprobs and peer.requests == []
 
 
@@ -696,8 +696,7 @@ def test_addresses_and_keys_of_other_variables_change_nothing(peer, make_any, mo
 def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
     model = make()
     monkeypatch.setitem(sys.modules, model.sdk, None)
-    with pytest.raises(InputError, match=r"\.\[llm\]"):
-        model.ready()
+    refused(r"\.\[llm\]", model.ready)
 
 
 def test_a_section_of_a_prompt_is_on_lines_of_its_own():
