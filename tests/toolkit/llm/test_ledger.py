@@ -141,18 +141,27 @@ def test_an_unknown_cost_is_none_and_not_zero(price, usage):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("message", "make", "wrong"),
     [
-        {"input": -1.0},
-        {"output": float("nan")},
-        {"input": float("inf")},
-        {"input": 10**400},
-        {"long_context": {"above": 1}},
-        {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
+        ("price input is -1.0", Price, {"input": -1.0}),
+        ("price output is nan", Price, {"output": float("nan")}),
+        ("price input is inf", Price, {"input": float("inf")}),
+        ("price input is 10", Price, {"input": 10**400}),
+        ("long_context has above", Price, {"long_context": {"above": 1}}),
+        (
+            "long_context has above, input, output, outputs",
+            Price,
+            {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
+        ),
+        ("cap is 0.0", Ledger, {"cap": 0.0}),
+        ("question_cap is -1.0", Ledger, {"question_cap": -1.0}),
+        ("cap is nan", Ledger, {"cap": float("nan")}),
+        ("0 values are given for 3", estimate, {"values": [], "questions": 3}),
+        ("2 values are given for 1", estimate, {"values": [1.0, 2.0], "questions": 1}),
     ],
 )
-def test_impossible_prices_are_refused(wrong):
-    refused("", Price, **wrong)
+def test_impossible_prices_caps_and_estimates_are_refused(message, make, wrong):
+    refused(message, make, **wrong)
 
 
 def test_the_ledger_sums_by_question_and_role():
@@ -433,11 +442,6 @@ def test_a_cap_needs_a_price_and_usage():
         ledger.request("agent", "q", DOLLAR).__enter__()
 
 
-@pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"question_cap": -1.0}, {"cap": float("nan")}])
-def test_impossible_caps_are_refused(wrong):
-    refused("", Ledger, **wrong)
-
-
 def test_an_unknown_role_is_refused():
     refused("rewriter", Ledger().request("cook", "q").__enter__)
 
@@ -489,11 +493,6 @@ def test_an_estimate_covers_the_truth_as_often_as_it_says():
         assert result.low is not None and result.high is not None
         covered += result.low <= row.sum() <= result.high
     assert 0.935 <= covered / 2000 <= 0.965
-
-
-@pytest.mark.parametrize(("values", "questions"), [([], 3), ([1.0, 2.0], 1)])
-def test_an_estimate_needs_values_of_these_questions(values, questions):
-    refused("", estimate, values, questions)
 
 
 def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs():
