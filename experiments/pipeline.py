@@ -33,11 +33,7 @@ from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import mark_obfuscated
-from soundingline.toolkit.llm.blocking import (
-    BlockingModel,
-    version_of_server,
-    weights_fingerprint,
-)
+from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.local_servers import Servers
@@ -216,7 +212,7 @@ class Stages:
                 log = folder / f"{group}-server.log"
                 model = stack.enter_context(llm.running(log, servers))
                 stack.enter_context(blocking.started(model, ledger, run))
-                versions[group] = version_of_server(model)
+                versions[group] = model.server_version()
             for transformer in (*self.transformers.values(), self.list_reranker):
                 if isinstance(transformer, Stage):
                     stack.callback(transformer.close)
@@ -353,7 +349,7 @@ def blocking_model(llm: LanguageModel, role: str) -> BlockingModel:
         settings=llm.settings,
         price=llm.price,
         role=role,
-        weights_fingerprint=weights_fingerprint(llm),
+        weights_fingerprint=llm.weights_fingerprint,
     )
 
 

@@ -55,7 +55,7 @@ from soundingline.toolkit.console import Console, LiveNote, TimeLeft, print_next
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
-from soundingline.toolkit.llm.blocking import run_coroutine, version_of_server, weights_fingerprint
+from soundingline.toolkit.llm.blocking import run_coroutine
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
@@ -187,8 +187,8 @@ def _fingerprints(
     prints = {**fingerprints(settings, this.built), **agent.fingerprints, **of_tool}
     if this.search_tool.tokenizer is not None:
         prints["tool.tokenizer"] = load_tokenizer(this.search_tool.tokenizer).fingerprint
-    if weights := weights_fingerprint(this.llm):
-        prints["llm.content"] = weights
+    if this.llm and this.llm.weights_fingerprint:
+        prints["llm.content"] = this.llm.weights_fingerprint
     return {**prints, **agent.tool_fingerprints(session)}
 
 
@@ -267,7 +267,8 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         running(this.llm, folder.path / "server.log", context.servers) as served,
         progress_bar() as progress,
     ):
-        folder.note_servers({"llm": version_of_server(served.get("model"))})
+        if served:
+            folder.note_servers({"llm": served["model"].server_version()})
         asks_model = bool(this.llm or this.built.stages.models)
         if config.preflight.check and asks_model:
             memory = cells_folder(settings) if settings.multirun else None

@@ -28,7 +28,6 @@ from soundingline.pipelines.stage import matching_of
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.ledger import Ledger, open_ledger
 from soundingline.toolkit.llm.local_servers import Servers
-from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.search.session import SearchTool
 
@@ -63,7 +62,7 @@ class RunContext:
         counted: dict[str, dict[str, float]] = {}
         parts, began = parts or {}, time.monotonic()
         before = stage_counts(parts)
-        self.folder.note_chosen(chosen_parameters(parts))
+        self.folder.note("chosen_parameters", chosen_parameters(parts))
         run = f"{self.folder.manifest()['created']} {self.folder.name}"
         try:
             with (
@@ -166,7 +165,7 @@ def end_servers() -> None:
 @contextmanager
 def running(
     llm: LanguageModel | None, log: Path, servers: Servers | None = None
-) -> Iterator[Mapping[str, ChatModel]]:
+) -> Iterator[Mapping[str, LanguageModel]]:
     """`model`, ready for requests during the block; nothing without a model. A server that is
     started writes to `log`; `servers` are those that run already. `Unreachable` if there is no
     connection to its server, so that no question waits for one."""
@@ -174,5 +173,5 @@ def running(
         yield {}
         return
     with llm.running(log, servers) as model:
-        getattr(model, "reach", lambda: None)()
+        model.reach()
         yield {"model": model}

@@ -41,8 +41,9 @@ from soundingline.agents.literature.planner import (
 )
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import parse
 from soundingline.toolkit.llm.errors import ERRORS, BadRequest, LedgerFailed, ModelError, OutOfMoney
-from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
+from soundingline.toolkit.llm.prices import UsageTotals
 from soundingline.toolkit.search.literature import MOST_DOCIDS
 from soundingline.toolkit.search.scoring import ScoresPage
 from soundingline.toolkit.search.session import SearchTool
@@ -383,7 +384,7 @@ def restore(
     memories = [one["memory"] for one in checkpoints]
     rows = [one["row"] for one in checkpoints]
     last = checkpoints[-1]
-    usage = {role: usage_totals(totals) for role, totals in last["books"].items()}
+    usage = parse(dict[str, UsageTotals], last["books"], where="the usage of a round")
     seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
     virtual = float(last.get("reply_seconds", 0.0))
     scores.restore(rows, last["retrieval"], last["titles"])

@@ -59,7 +59,7 @@ def check_before(
         InputError: if there is a fault and `preflight.stop` is set.
     """
     done = run_checks(checks_of(this, context, settings, model), context.ledger, memory)
-    context.folder.note_preflight(done.as_dict())
+    context.folder.note("preflight", done.as_dict())
     stop_at(done.findings, "the check before the run", stop=settings.config.preflight.stop)
     return done
 

@@ -84,7 +84,7 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
                 folder.writing(_manifest(settings, options, built, operator_prints))
             )
             parts = parts_of(search_tool, built)
-            folder.note_chosen(chosen_parameters(parts))
+            folder.note("chosen_parameters", chosen_parameters(parts))
             stack.callback(lambda: folder.add_counts(stage_counts(parts)))
             ledger = stack.enter_context(open_ledger(folder.ledger_path, **caps))
             logs = folder.path

@@ -27,7 +27,7 @@ from soundingline.agents.chat import ChatAgent, message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import FunctionCall, SamplingParams, Turn, Usage
+from soundingline.toolkit.llm import FunctionCall, SamplingParams, Turn, Usage, transport
 from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.errors import BadRequest, ContextOverflow, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
@@ -667,17 +667,15 @@ def server():
 
 
 @pytest.fixture(params=[OpenAIChat, OpenAIResponses, AnthropicMessages])
-def asked(request, server):
+def asked(request, server, monkeypatch):
     """One question through the adapter under test."""
+    monkeypatch.setattr(transport, "_sleep", lambda seconds: asyncio.sleep(0))
     url = server.anthropic_url if request.param is AnthropicMessages else server.openai_url
     server.reset()
 
-    async def no_wait(seconds):
-        pass
-
     def ask(*steps, session=None, settings=None, prompt="pi_serini", **limits):
         server.script.extend(steps)
-        model = request.param(model="m", base_url=url, sleep=no_wait, attempts=2)
+        model = request.param(model="m", base_url=url, attempts=2)
         agent = ChatAgent(model=model, prompt=prompt, settings=settings, budget=Budget(**limits))
         backend = WordBackend({"mill": "Grenholm Mill Brekke"})
         session = session or RankedBrowsing().open(backend, store_of(ONE_MILL))

@@ -132,8 +132,6 @@ def test_a_resolver_on_disk_means_the_same_documents(tmp_path):
     assert [one.how for one in results] == [
         *("ambiguous", "url", "title", "similar title", "identifier", "id", "unknown")
     ]
-    strict = Resolver.open(tmp_path, threshold=0.99)
-    assert strict.resolve("Lady Seithinex").how == "unknown"
 
 
 def test_links_without_a_fingerprint_are_read_at_each_start(store, tmp_path):

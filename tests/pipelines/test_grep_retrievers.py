@@ -27,10 +27,10 @@ QUERY = "the river mill"
 class ScriptedTalk(ScriptedPrompts):
     """Answers conversations, whole."""
 
-    def respond_many(self, requests, qids=None, settings=None, concurrency=None, arrived=None):
+    def respond_many(self, requests, qids, settings=None, arrived=None):
         self.talks = [*getattr(self, "talks", []), *map(list, requests)]
         prompts = [[{"role": "user", "content": json.dumps(list(each))}] for each in requests]
-        return super().respond_many(prompts, qids, settings, concurrency, arrived)
+        return super().respond_many(prompts, qids, settings, arrived)
 
 
 def collected(units, folder):

@@ -38,11 +38,11 @@ class ScriptedPrompts:
     def prompts(self):
         return [prompt for each in self.rounds for prompt in each]
 
-    def respond_many(self, requests, qids=None, settings=None, concurrency=None, arrived=None):
+    def respond_many(self, requests, qids, settings=None, arrived=None):
         prompts = [messages[0]["content"] for messages in requests]
         with self._lock:
             self.rounds.append(prompts)
-            self.qids += qids or []
+            self.qids += qids
         answers = [self._choose(prompt) for prompt in prompts]
         turns = [
             answer if isinstance(answer, (ModelError, Turn)) else Turn(text=str(answer))
@@ -103,6 +103,9 @@ class ScriptedModel:
         self._choose = choose
 
     def ready(self):
+        pass
+
+    def reach(self):
         pass
 
     async def respond(
@@ -179,6 +182,7 @@ class ScriptedLanguageModel:
         self.price = Price(input=price, output=price)
         self.context_window = 100_000
         self.gives_logprobs = False
+        self.weights_fingerprint = ""
         self._turns, self._seconds, self._failing, self._locked = turns, seconds, failing, locked
         self._log, self._down = log, down
         self._says = says
@@ -287,6 +291,12 @@ class _Slow:
 
     def ready(self):
         pass
+
+    def reach(self):
+        pass
+
+    def server_version(self):
+        return ""
 
     async def respond(self, *arguments):
         self._free -= 1

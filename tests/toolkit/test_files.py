@@ -11,6 +11,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from support.assertions import refused
 from support.commands import forked
 from support.needs import cases
 
@@ -117,14 +118,12 @@ def test_a_file_appears_complete_or_not_at_all(tmp_path):
 @pytest.mark.parametrize("name", ["file lock", "run lock", "log"])
 def test_files_that_are_written_in_place_follow_no_link_and_wait_for_no_pipe(tmp_path, name):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="no regular file"):
-        make(name, tmp_path / "pipe")
+    refused("no regular file", make, name, tmp_path / "pipe")
     target, link = tmp_path / "thesis.txt", tmp_path / ".lock"
     target.write_text("years of work")
     for destination in (target, tmp_path / "nothing"):
         link.symlink_to(destination)
-        with pytest.raises(InputError, match=f"{link} is a symbolic link"):
-            make(name, link)
+        refused(f"{link} is a symbolic link", make, name, link)
         link.unlink()
     assert target.read_text() == "years of work" and not (tmp_path / "nothing").exists()
     make("file lock", target)
@@ -411,6 +410,5 @@ def test_another_canary_is_no_damage(tmp_path, path, monkeypatch):
     content = write(path).read_bytes()
     for canary in ("another canary", ""):
         monkeypatch.setenv(VARIABLE, canary)
-        with pytest.raises(InputError, match=VARIABLE):
-            recover_json_lines(path)
+        refused(VARIABLE, recover_json_lines, path)
     assert path.read_bytes() == content and not asides(path)

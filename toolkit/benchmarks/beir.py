@@ -268,14 +268,9 @@ def _required(folder: Path, stem: str, origin: str) -> Path:
     return path
 
 
-def _splits(folder: Path) -> list[str]:
-    return sorted(
-        path.stem for path in (folder / "qrels").glob("*.tsv") if not path.stem.endswith(GOLD)
-    )
-
-
 def _qrels_files(folder: Path, split: str | None) -> dict[str, list[Path]]:
-    splits = _splits(folder)
+    stems = sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+    splits = [stem for stem in stems if not stem.endswith(GOLD)]
     if split is not None and split not in splits:
         raise InputError(
             f"{folder} has no split {split!r}",

@@ -207,12 +207,6 @@ class Benchmark:
                 kept.update(docid for docid, grade in grades.items() if grade > 0)
         return {qid: frozenset(docids) for qid, docids in relevant.items()}
 
-    @property
-    def unjudged(self) -> list[str]:
-        """The qids of selected questions without any judgement."""
-        evidence = self.qrels["evidence"]
-        return [topic.qid for topic in self.topics if not evidence.get(topic.qid)]
-
     def unknown_judged(self, docids: Container[str]) -> list[tuple[str, str]]:
         """The judged (qid, docid) pairs of all tiers whose docid is not among `docids` (a set, or a
         store), each pair once. Published qrels have such pairs, and they count as judgements."""

@@ -149,9 +149,8 @@ class IrDatasetsBenchmark(Benchmark):
         stamp = home / "soundingline" / f"{name.replace('/', '-')}-{fingerprint(name)}.json"
         state, known = self._state(), read_record(stamp)
         if state and known.get("state") == state:
-            digest = known.get("corpus")
-            self._corpus_fingerprint = digest if isinstance(digest, str) else ""
-        if not self._corpus_fingerprint:
+            self._corpus_fingerprint = known["corpus"]
+        else:
             digest = super().whole_fingerprint()  # may download and so make the files
             if state := self._state():
                 with suppress(OSError):  # a folder that is shared and not ours to write

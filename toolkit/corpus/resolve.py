@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.toolkit.data import Document
-from soundingline.toolkit.errors import check_number
 from soundingline.toolkit.files import dump_json
 
 # Names the format of a resolver's folder. Titles are normalised by Python's version of Unicode.
@@ -36,6 +35,9 @@ _LIST_MARK = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _TRAILING = ".,;:!?"
 _FEWEST_WORDS = 2  # of a title that is searched for inside a longer text
 _MOST_SIMILAR = 10
+# Dice's coefficient over the sets of character trigrams: the least similarity of a title, and the
+# distance from the best one within which others count as equal.
+_LEAST_SIMILARITY, _MARGIN = 0.8, 0.05
 
 
 class Resolution(NamedTuple):
@@ -58,10 +60,6 @@ class Resolver:
 
     Args:
         documents: id, title and URL of each document; texts are not used.
-        threshold: the least similarity of a title, in (0, 1]: Dice's coefficient over the sets of
-            character trigrams.
-        margin: in [0, 1]; titles whose similarity is within this distance of the best one count as
-            equal.
 
     Example:
         >>> resolver = Resolver([Document("p1", "Attention Is All You Need", "")])
@@ -69,12 +67,7 @@ class Resolver:
         'p1'
     """
 
-    def __init__(
-        self, documents: Iterable[Document], threshold: float = 0.8, margin: float = 0.05
-    ) -> None:
-        check_number("threshold", threshold, le=1, gt=0)
-        check_number("margin", margin, le=1)
-        self.threshold, self.margin = threshold, margin
+    def __init__(self, documents: Iterable[Document]) -> None:
         self._docids: set[str] = set()
         # Values are lists, as in JSON, so that opening a resolver makes no set for each title.
         self._urls: dict[str, list[str]] = {}
@@ -91,9 +84,9 @@ class Resolver:
         self._trigrams = _TrigramIndex.build(list(self._titles))
 
     @classmethod
-    def open(cls, folder: Path, threshold: float = 0.8, margin: float = 0.05) -> Resolver:
+    def open(cls, folder: Path) -> Resolver:
         """Open a folder that `write` filled, whose checksums were verified."""
-        resolver = cls((), threshold, margin)
+        resolver = cls(())
         record = json.loads((folder / "headings.json").read_text(encoding="utf-8"))
         resolver._docids = set(record["docids"])
         for name in _TABLES:
@@ -104,7 +97,7 @@ class Resolver:
         return resolver
 
     def write(self, folder: Path) -> None:
-        """Write the resolver to an existing folder, without threshold and margin."""
+        """Write the resolver to an existing folder."""
         tables = {name: getattr(self, name) for name in _TABLES}
         record = {"docids": sorted(self._docids), **tables}
         for name, value in (("headings", record), ("grams", list(self._trigrams.grams))):
@@ -144,8 +137,8 @@ class Resolver:
             pieces = (" ".join(words[start : start + length]) for start in starts)
             yield "title", _union(self._titles.get(piece) for piece in pieces)
         similar = self._trigrams.most_similar(title)
-        if similar and similar[0][1] >= self.threshold:
-            level = [other for other, score in similar if score >= similar[0][1] - self.margin]
+        if similar and similar[0][1] >= _LEAST_SIMILARITY:
+            level = [other for other, score in similar if score >= similar[0][1] - _MARGIN]
             yield "similar title", _union(self._titles[other] for other in level)
 
     @cached_property
@@ -166,8 +159,6 @@ class _TrigramIndex:
         offsets: NDArray[np.int64],
         places: NDArray[np.int32],
     ) -> None:
-        if len(sizes) != len(titles) or offsets[-1] != len(places):
-            raise ValueError("the trigram index belongs to other titles")
         self.titles, self.sizes, self.offsets, self.places = titles, sizes, offsets, places
         self.grams = {gram: number for number, gram in enumerate(grams)}
 

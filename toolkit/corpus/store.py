@@ -267,7 +267,7 @@ class SqliteStore:
     def _unit_id(self, docid: str, number: int) -> str:
         if self._units is None or not self._passages:
             return docid
-        return f"{docid}{PASSAGE_MARK}{number + int(self._units.meta.get('first', 0))}"
+        return f"{docid}{PASSAGE_MARK}{number + int(self._units.meta['first'])}"
 
     def close(self) -> None:
         """Close all connections, of all threads of this process."""

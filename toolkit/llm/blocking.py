@@ -96,22 +96,10 @@ def interruptible() -> Iterator[None]:
             loop.remove_signal_handler(signal.SIGINT)
 
 
-def weights_fingerprint(model: Any) -> str:
-    """The fingerprint of a model's weights if its name does not identify them, else empty. It is
-    also empty for a class that has no such attribute."""
-    return str(getattr(model, "weights_fingerprint", ""))
-
-
-def version_of_server(model: Any) -> str:
-    """The version of a running model's server; empty if it is unknown, or the class has no such
-    method."""
-    return str(getattr(model, "server_version", str)())
-
-
 def identity(model: Any) -> str:
-    """A model's name, with the fingerprint of its weights if the name does not identify them. It is
-    part of the keys under which replies are cached."""
-    weights = weights_fingerprint(model)
+    """A model's name, with the fingerprint of its weights if it has one because the name does not
+    identify them. It is part of the keys under which replies are cached."""
+    weights = getattr(model, "weights_fingerprint", "")
     return f"{model.name}@{weights}" if weights else str(model.name)
 
 
@@ -119,9 +107,8 @@ class BlockingModel:
     """A language model for code without coroutines. All its requests run on one event loop in a
     separate thread; any number of threads may call it.
 
-    It is created before the model is running. `start(model)`, or `with blocking.started(model):`,
-    makes it ready; before that and after `close`, a request raises `RuntimeError`. It may be
-    started again.
+    It is created before the model is running. `with blocking.started(model):` makes it ready;
+    before and after the block, a request raises `RuntimeError`. It may be started again.
 
     Args:
         name: The name of the model.
@@ -154,45 +141,30 @@ class BlockingModel:
     def __repr__(self) -> str:
         return f"BlockingModel({self.name!r}, role={self.role!r})"
 
-    def start(self, model: ChatModel, ledger: Ledger | None = None, run: str = "") -> None:
-        """Send requests to `model` and record them on `ledger` (None: a new one without caps) for
-        the run with the id `run`, which caches note beside sampled replies."""
-        with self._lock:
-            if self._loop:
-                raise RuntimeError(f"{self!r} has been started already")
-            self._loop = _Loop(model, Ledger() if ledger is None else ledger)
-            self.run = run
-
-    def close(self) -> None:
-        """Drop the requests under way (whoever waits for one gets a `RuntimeError`), close the
-        model's connections and the loop, and end its thread, if it runs."""
-        with self._lock:
-            loop, self._loop = self._loop, None
-        if loop:
-            loop.close()
-
     @contextmanager
     def started(
         self, model: ChatModel, ledger: Ledger | None = None, run: str = ""
     ) -> Iterator[BlockingModel]:
-        """The block between `start` and `close`."""
-        self.start(model, ledger, run)
+        """Send requests to `model` while the block runs, and record them on `ledger` (None: a new
+        one without caps) for the run with the id `run`, which caches note beside sampled replies.
+
+        The end of the block drops the requests under way (whoever waits for one gets a
+        `RuntimeError`), closes the model's connections and the loop, and ends its thread."""
+        with self._lock:
+            if self._loop:
+                raise RuntimeError(f"{self!r} has been started already")
+            loop = self._loop = _Loop(model, Ledger() if ledger is None else ledger)
+            self.run = run
         try:
             yield self
         finally:
-            self.close()
+            self._loop = None
+            loop.close()
 
-    def respond(
-        self, messages: Sequence[Message], settings: SamplingParams | None = None, qid: str = ""
-    ) -> Turn:
-        """The reply; `ModelError` if there is none.
-
-        Args:
-            messages: The transcript.
-            settings: How to sample. None: the settings of this object.
-            qid: The question that the request belongs to.
-        """
-        (turn,) = self.respond_many([messages], [qid], settings)
+    def respond(self, messages: Sequence[Message], settings: SamplingParams | None = None) -> Turn:
+        """The reply to one transcript, which belongs to no question; `ModelError` if there is none.
+        `settings` say how to sample. None: the settings of this object."""
+        (turn,) = self.respond_many([messages], [""], settings)
         if isinstance(turn, ModelError):
             raise turn
         return turn
@@ -200,9 +172,8 @@ class BlockingModel:
     def respond_many(
         self,
         requests: Sequence[Sequence[Message]],
-        qids: Sequence[str] | None = None,
+        qids: Sequence[str],
         settings: SamplingParams | None = None,
-        concurrency: int | None = None,
         arrived: Callable[[int, Turn], None] | None = None,
     ) -> list[Turn | ModelError]:
         """The reply to each request in their order, or the `ModelError` in its place. Any other
@@ -212,7 +183,6 @@ class BlockingModel:
             requests: The transcripts.
             qids: The question that each request belongs to.
             settings: How to sample. None: the settings of this object.
-            concurrency: The largest number of requests under way. None: that of the model.
             arrived: Called with the position of a request and its reply as soon as that has
                 arrived, before it is on the ledger. One call at a time, in the thread of the
                 requests: it must be quick.
@@ -222,8 +192,6 @@ class BlockingModel:
                 f"the language model {self.name!r} does not run: it can be used only inside "
                 "`with blocking.started(model):`"
             )
-        accounts = [""] * len(requests) if qids is None else qids
-        slots = asyncio.Semaphore(concurrency or max(1, len(requests)))
 
         async def one(position: int, messages: Sequence[Message], qid: str) -> Turn | ModelError:
             model = MeteredModel(
@@ -234,11 +202,10 @@ class BlockingModel:
                 price=self.price,
                 arrived=None if arrived is None else partial(arrived, position),
             )
-            async with slots:
-                try:
-                    return await model.respond(messages, (), settings or self.settings)
-                except ModelError as error:
-                    return error
+            try:
+                return await model.respond(messages, (), settings or self.settings)
+            except ModelError as error:
+                return error
 
         async def every() -> list[Turn | ModelError]:
             """The outcomes; the first exception ends the others."""
@@ -249,7 +216,7 @@ class BlockingModel:
                 for task in tasks:
                     task.cancel()
 
-        pairs = list(zip(requests, accounts, strict=True))
+        pairs = list(zip(requests, qids, strict=True))
         if not pairs:
             return []
         try:

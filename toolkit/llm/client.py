@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,7 @@ from soundingline.toolkit.llm.messages import (
     Usage,
 )
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.llm.transport import Connection, RetryPolicy, Transport, checked_url
+from soundingline.toolkit.llm.transport import Connection, Transport, checked_url, retrying
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.optional import import_optional, install_command
 from soundingline.toolkit.redaction import VARIABLE, find_secrets
@@ -112,9 +111,6 @@ class ModelConfig:
         attempts: How often one request is sent at most, the first time included.
         longest_wait: The longest wait between two attempts in seconds. A request whose server asks
             for a longer wait fails at once.
-        sleep: Waits for a number of seconds, for tests.
-        chance: Returns a random number between 0 and 1, for tests. The default uses a generator of
-            its own, so that a wait never changes the state of an experiment's generator.
 
     Raises:
         InputError: If an argument is impossible or the server cannot be started as configured.
@@ -130,8 +126,6 @@ class ModelConfig:
     concurrency: Runtime[int] = 64
     attempts: Runtime[int] = 6
     longest_wait: Runtime[float] = 60.0
-    sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep
-    chance: Callable[[], float] = field(default_factory=lambda: random.Random().random)
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -333,8 +327,8 @@ class LanguageModel(ModelConfig, ABC):
         settings = settings or self.settings
         body = self._body(messages, tools, settings)
         request = _Request(self, body, settings.timeout, tuple(messages))
-        policy = RetryPolicy(self.attempts, self.longest_wait, self.sleep, self.chance)
-        turn: Turn = await policy.retrying(request.observer.again)(request.attempt)
+        sending = retrying(self.attempts, self.longest_wait, request.observer.again)
+        turn: Turn = await sending(request.attempt)
         return turn
 
     async def close(self) -> None:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import RequestObserver, observed_by
@@ -389,11 +388,6 @@ class LedgerStart:
         self.highest_cost[role] = max(self.highest_cost.get(role, 0.0), usage.dollars)
 
 
-@cache
-def _line() -> TypeAdapter[LedgerStart | _Attempt]:
-    return TypeAdapter(LedgerStart | _Attempt)
-
-
 @contextmanager
 def open_ledger(
     path: Path, *, cap: float | None = None, question_cap: float | None = None
@@ -452,25 +446,19 @@ def read_starts(path: Path) -> list[LedgerStart]:
         InputError: If the file cannot be read or has an impossible line.
     """
     starts: list[LedgerStart] = []
+    do = "restore it from a copy; or, if its money must not count, move it away"
     try:
-        for number, row in enumerate(read_json_lines(path), start=1):
-            impossible = ValueError(f"line {number} has a missing or impossible value")
-            try:
-                line = _line().validate_python(row)
-            except ValueError:
-                raise impossible from None
-            if isinstance(line, LedgerStart):
-                starts.append(line)
-            elif not starts or row.keys() <= {"role", "qid"}:
-                raise impossible
-            else:
-                starts[-1].add(line.role, line)
+        rows = read_json_lines(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot read the ledger {path}: {reason}",
-            do="restore it from a copy; or, if its money must not count, move it away",
-        ) from error
+        raise InputError(f"cannot read the ledger {path}: {reason}", do=do) from error
+    for number, row in enumerate(rows, start=1):
+        where = f"{path}, line {number}"
+        if not starts or "started" in row:
+            starts.append(parse(LedgerStart, row, where=where, do=do))
+        else:
+            attempt = parse(_Attempt, row, where=where, do=do)
+            starts[-1].add(attempt.role, attempt)
     return [start for start in starts if start.by_role]
 
 

@@ -43,16 +43,16 @@ SERVE = ("vllm", "serve")
 SERVER_KEY = "VLLM_API_KEY"  # the variable from which vLLM reads the key that it requires
 
 
-def option_words(name: str, value: Any) -> list[str]:
-    """The words of one option: True is a flag, False its `no-` form, None nothing; lists and
-    objects are written as JSON."""
-    name = name.replace("_", "-")
-    if value is None:
-        return []
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return [f"--{name}", text]
+def option_words(options: Mapping[str, Any]) -> Iterator[str]:
+    """The words of options: True is a flag, False its `no-` form, None nothing; lists and objects
+    are written as JSON."""
+    for name, value in options.items():
+        name = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{name}" if value else f"--no-{name}"
+        elif value is not None:
+            yield f"--{name}"
+            yield value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def check_secrets(
@@ -173,14 +173,6 @@ class VllmServer(LocalServer):
             )
         check_launcher(self.launcher, "[vllm, serve]")
         chosen = {name.replace("-", "_"): value for name, value in self.options.items()}
-        for name in ("tensor_parallel_size", "data_parallel_size"):
-            if (value := chosen.get(name)) is not None and value < 1:
-                raise InputError(f"vLLM's {name} is {value}", valid="1 or more devices")
-        share = chosen.get("gpu_memory_utilization")
-        if share is not None and not 0 < share <= 1:
-            raise InputError(
-                f"vLLM's gpu_memory_utilization is {share}", valid="a share above 0, at most 1"
-            )
         options = {
             "host": self.host,
             "port": port,
@@ -191,8 +183,7 @@ class VllmServer(LocalServer):
         check_secrets(options, self.launcher, self.name, self.key_variable)
         # `vllm serve` takes the model by place, the module by option.
         named = [weights] if self.launcher[-1] == "serve" else ["--model", weights]
-        words = (word for pair in options.items() for word in option_words(*pair))
-        return [*self.launcher, *named, *words]
+        return [*self.launcher, *named, *option_words(options)]
 
     def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
         """Of a folder or file of this machine what it holds, except hidden files; of weights on the
@@ -276,17 +267,14 @@ class LlamaCppServer(LocalServer):
             launcher = [sys.executable, str(_EMBEDDED)]
         return self._command(model, str(weights), port, launcher)
 
-    def weights_files(self) -> list[Path]:
-        """The file `gguf`, or all parts if it is one of several; `InputError` if it is absent."""
-        path = self._gguf()
-        return sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
-
     def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
-        """Of local files what they hold; of the hub the name of the file, because a repository has
-        one for each precision."""
+        """Of a local file, or of all its parts if there are several, what they hold; of the hub the
+        name of the file, because a repository has one for each precision."""
         if not self.gguf:
             return str(self.file)
-        return fingerprint(*map(hashed, self.weights_files()))
+        path = self._gguf()
+        parts = sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
+        return fingerprint(*map(hashed, parts))
 
     def _command(self, model: str, weights: str, port: int, launcher: Sequence[str]) -> list[str]:
         options: dict[str, Any] = {
@@ -302,7 +290,7 @@ class LlamaCppServer(LocalServer):
         }
         options.update({name.replace("_", "-"): value for name, value in self.extra.items()})
         check_secrets(options, launcher, self.name, self.key_variable)
-        return [*launcher, *(word for pair in options.items() for word in option_words(*pair))]
+        return [*launcher, *option_words(options)]
 
     def _gguf(self) -> Path:
         path = Path(str(self.gguf)).expanduser().resolve()
@@ -355,7 +343,14 @@ def serving(
             do=f"install it{how}, or set llm.base_url to a server that runs already",
         )
     with _output(log) as output:
-        guard = _start(words, output, grace, {**os.environ, **(environment or {})})
+        guard = subprocess.Popen(
+            [sys.executable, "-I", str(_GUARD), str(grace), *words],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
         try:
             _wait(guard, f"{address}/health", name or words[0], log, start_seconds)
             yield address
@@ -385,20 +380,6 @@ def _output(log: Path) -> Iterator[IO[bytes]]:
                 yield pipe
         finally:
             thread.join(_DRAIN)
-
-
-def _start(
-    words: Sequence[str], output: IO[bytes], grace: float, environment: Mapping[str, str]
-) -> subprocess.Popen[bytes]:
-    """The guard (`process_guard.py`) of a server that was started."""
-    return subprocess.Popen(
-        [sys.executable, "-I", str(_GUARD), str(grace), *words],
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    )
 
 
 def _wait(guard: subprocess.Popen[bytes], url: str, name: str, log: Path, seconds: float) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from operator import add
 from statistics import stdev
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 
 from soundingline.toolkit.errors import InputError, is_number
 from soundingline.toolkit.llm.messages import Usage
@@ -133,10 +132,6 @@ class Price:
         table = self.long_context or {}
         return Price(**{name: table.get(name) for name in _RATES})  # type: ignore[arg-type]
 
-    def record(self) -> dict[str, object]:
-        """The table for a manifest."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
 
 def _rate(rate: float | None, otherwise: float) -> float:
     return otherwise if rate is None else rate
@@ -216,7 +211,7 @@ class UsageTotals:
         }
 
     def nonzero(self) -> dict[str, float]:
-        """The sums other than zero by name, for a file; `usage_totals` reads them."""
+        """The sums other than zero by name, for a file."""
         return {name: value for name, value in vars(self).items() if value}
 
 
@@ -251,11 +246,6 @@ def flatten(by_role: Mapping[str, UsageTotals]) -> dict[str, float]:
         if role in by_role:
             flat |= by_role[role].flatten(f"{role}_")
     return flat
-
-
-@cache
-def _totals() -> TypeAdapter[UsageTotals]:
-    return TypeAdapter(UsageTotals)
 
 
 def reprice(usage: Mapping[str, float], tables: PriceTables) -> dict[str, float]:
@@ -293,29 +283,21 @@ def reprice(usage: Mapping[str, float], tables: PriceTables) -> dict[str, float]
     return changed
 
 
-def usage_totals(record: Mapping[str, Any]) -> UsageTotals:
-    """The totals that `UsageTotals.nonzero` returned, read from a file; `ValueError` if a value is
-    impossible."""
-    return _totals().validate_python(dict(record))
-
-
 class Forecast(NamedTuple):
-    """The `total` of a quantity over all `questions`, with the bounds of its prediction interval;
-    `low` is never below what the `sampled` questions used already. The bounds are None for a single
+    """The `total` of a quantity over all questions, with the bounds of its prediction interval;
+    `low` is never below what the sampled questions used already. The bounds are None for a single
     question, which has no spread."""
 
-    questions: int
-    sampled: int
     total: float
     low: float | None
     high: float | None
 
 
-def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.95) -> Forecast:
+def estimate(values: Sequence[float], questions: int) -> Forecast:
     """The total over `questions` from the `values` of the first of them (dollars, tokens, seconds).
 
-    The textbook prediction interval of a sum: with mean m and deviation s of k values, the n - k
-    others take (n - k) m, give or take t s sqrt((n - k)^2 / k + (n - k)), t from Student's
+    The textbook prediction interval of a sum at 95 %: with mean m and deviation s of k values, the
+    n - k others take (n - k) m, give or take t s sqrt((n - k)^2 / k + (n - k)), t from Student's
     distribution with k - 1 degrees of freedom. It takes questions as exchangeable and their costs
     as roughly normal; costs have long tails, so that few values make it too narrow.
     `InputError` without values, or with more values than questions.
@@ -326,18 +308,16 @@ def estimate(values: Sequence[float], questions: int, *, confidence: float = 0.9
             f"{sampled} values are given for {questions} questions",
             valid="at least one value, and no more values than questions",
         )
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence is {confidence}", valid="a number between 0 and 1")
     spent = math.fsum(values)
     mean, rest = spent / sampled, questions - sampled
     total = spent + rest * mean
     if sampled == 1:
-        return Forecast(questions, sampled, total, None, None)
+        return Forecast(total, None, None)
     from scipy.special import stdtrit  # here, because a command's start would wait for it
 
-    quantile = float(stdtrit(sampled - 1, (1 + confidence) / 2))
+    quantile = float(stdtrit(sampled - 1, 0.975))
     margin = quantile * stdev(values) * math.sqrt(rest**2 / sampled + rest)
-    return Forecast(questions, sampled, total, max(spent, total - margin), total + margin)
+    return Forecast(total, max(spent, total - margin), total + margin)
 
 
 class CostForecast(NamedTuple):
@@ -355,7 +335,7 @@ class CostForecast(NamedTuple):
     def __str__(self) -> str:
         """`$1.20 ($1.00 to $1.40); 300 input tokens`, without amounts that are 0."""
         parts = []
-        for name, (_, _, total, low, high) in self.amounts.items():
+        for name, (total, low, high) in self.amounts.items():
             sign, form = ("$", ",.2f") if name == "dollars" else ("", ",.0f")
             spread = "" if low is None else f" ({sign}{low:{form}} to {sign}{high:{form}})"
             unit = "" if sign else f" {name.replace('_', ' ')}"

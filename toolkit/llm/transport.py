@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ _PATIENCE = 5.0
 # loses a request.
 _KEEP_ALIVE = 4.0
 _FIRST_WAIT = 0.5
+# A generator of its own, so that a wait never changes the state of an experiment's generator.
+_chance, _sleep = random.Random().random, asyncio.sleep
 # What servers call the context window in their lists of models.
 _WINDOWS = ("max_model_len", "context_length", "context_window", "max_context_length")
 
@@ -76,45 +79,41 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How often one request is sent, and how long the waits between are. The arguments are those of
-    `soundingline.toolkit.llm.client.ModelConfig`."""
+def retrying(attempts: int, longest_wait: float, again: Callable[[ModelError], None]) -> Any:
+    """A tenacity object for one request: `await retrying(...)(function)`.
 
-    attempts: int
-    longest_wait: float
-    sleep: Callable[[float], Awaitable[Any]]
-    chance: Callable[[], float]
+    The wait before the next attempt is what the server requests and up to a tenth more, else a
+    random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together. The
+    SDKs' own retries are off: they also retry when the quota is exhausted, and they would hold a
+    concurrency slot while they wait.
 
-    def retrying(self, again: Callable[[ModelError], None]) -> Any:
-        """A tenacity object for one request: `await retrying(function)`. `again` is called with the
-        error of an attempt that is followed by another, before the wait. An exception that it
-        raises ends the request.
+    Args:
+        attempts: How often the request is sent at most.
+        longest_wait: Seconds. A request whose server asks for a longer wait fails at once.
+        again: Called with the error of an attempt that is followed by another, before the wait. An
+            exception that it raises ends the request.
+    """
 
-        The SDKs' own retries are off: they also retry when the quota is exhausted, and they would
-        hold a concurrency slot while they wait."""
-        tenacity = import_optional("tenacity")
-        return tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception(self._is_worth_retrying),
-            wait=lambda state: self._wait(state.attempt_number, state.outcome.exception()),
-            stop=tenacity.stop_after_attempt(self.attempts),
-            before_sleep=lambda state: again(state.outcome.exception()),
-            sleep=self.sleep,
-            reraise=True,
-        )
-
-    def _is_worth_retrying(self, error: BaseException) -> bool:
+    def is_worth_retrying(error: BaseException) -> bool:
         if not isinstance(error, ModelError) or not error.retryable:
             return False
-        return (error.retry_after or 0.0) <= self.longest_wait
+        return (error.retry_after or 0.0) <= longest_wait
 
-    def _wait(self, attempt: int, error: ModelError) -> float:
-        """Seconds before the next attempt: what the server requests and up to a tenth more, else a
-        random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together.
-        """
-        if error.retry_after is not None:
-            return error.retry_after * (1 + 0.1 * self.chance())
-        return float(min(self.longest_wait, _FIRST_WAIT * 2**attempt) * self.chance())
+    def wait(state: Any) -> float:
+        wish = state.outcome.exception().retry_after
+        if wish is not None:
+            return float(wish * (1 + 0.1 * _chance()))
+        return float(min(longest_wait, _FIRST_WAIT * 2**state.attempt_number) * _chance())
+
+    tenacity = import_optional("tenacity")
+    return tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception(is_worth_retrying),
+        wait=wait,
+        stop=tenacity.stop_after_attempt(attempts),
+        before_sleep=lambda state: again(state.outcome.exception()),
+        sleep=_sleep,
+        reraise=True,
+    )
 
 
 class Connection(NamedTuple):
@@ -259,7 +258,7 @@ class Transport:
         http, sdk = import_optional("httpx2"), import_optional(self.sdk)
         with self.blocking_client(_PATIENCE) as client:
             try:
-                if self._is_listed(client.get(models_path, cast_to=http.Response)):
+                if self._entry(client.get(models_path, cast_to=http.Response)) is not None:
                     return
             except sdk.APIStatusError as error:
                 if error.status_code not in (404, 405):
@@ -278,10 +277,6 @@ class Transport:
                 failure = self.error_of(error, _PATIENCE)
         if isinstance(failure, UnknownModel):
             raise failure from None
-
-    def _is_listed(self, reply: Any) -> bool:
-        """Whether a list of models has this one."""
-        return self._entry(reply) is not None
 
     def _entry(self, reply: Any) -> Mapping[str, Any] | None:
         """This model in a list of models; None without it. Gemini writes `models/` before each

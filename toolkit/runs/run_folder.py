@@ -229,19 +229,14 @@ class RunFolder:
             for when, numbers in costs.items():
                 known[when] = {**numbers, **known.get(when, {})}
 
-    def note_preflight(self, report: Mapping[str, Any]) -> None:
-        """Set the manifest's `preflight` to the report of the check before this start: its
-        `findings`, and what it took. A run that it stopped before the first question may be started
-        again with other fingerprints."""
-        with self._changing_manifest() as manifest:
-            manifest["preflight"] = dict(report)
-
-    def note_chosen(self, parameters: Mapping[str, Any]) -> None:
-        """Add the parameters that pipeline stages chose by judgements, by stage, to the manifest's
-        `chosen_parameters`; nothing is added if there are none."""
-        if parameters:
+    def note(self, part: str, value: Mapping[str, Any]) -> None:
+        """Set a part of the manifest, unless the value is empty: `chosen_parameters`, which
+        pipeline stages chose by judgements, by stage; or `preflight`, the `findings` of the check
+        before this start and what it took. A run that the check stopped before the first question
+        may be started again with other fingerprints."""
+        if value:
             with self._changing_manifest() as manifest:
-                manifest["chosen_parameters"] = dict(parameters)
+                manifest[part] = dict(value)
 
     def note_servers(self, versions: Mapping[str, str]) -> None:
         """Add the versions of the servers of language models, by the group of the model, to the

@@ -414,7 +414,7 @@ def test_a_structured_answer_is_asked_for_in_the_body_and_kept_apart(collection)
     bodies = []
 
     class Model(ScriptedPrompts):
-        def respond_many(self, requests, qids=None, settings=None, *more, **named):
+        def respond_many(self, requests, qids, settings=None, *more, **named):
             bodies.append(settings.extra)
             return super().respond_many(requests, qids, settings, *more, **named)
 

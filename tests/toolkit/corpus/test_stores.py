@@ -135,8 +135,7 @@ def test_a_store_and_a_unit_table_replace_nothing(store, tmp_path):
         before = {file.name: file.read_bytes() for file in path.iterdir()}
         with pytest.raises(InputError, match="exists and would be replaced"):
             SqliteStore.build(path, CORPUS[:1], corpus_fingerprint="c2")
-        with pytest.raises(InputError, match="exists and would be replaced"):
-            store.add_units(path, Passages(8))
+        refused("exists and would be replaced", store.add_units, path, Passages(8))
         assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
@@ -323,6 +322,7 @@ RESOLVER = Resolver(HEADINGS)
         ("Vaswani et al. (2017). Attention is all you need. NeurIPS.", "p1", "title"),
         ("лингвистика и поиск", "p7", "title"),
         ("Atention is all you need", "p1", "similar title"),
+        ("Attention is all you have", "p1", "similar title"),  # 42 of 52 trigrams
         ("Deep residual learning for image recogntion", "p2", "similar title"),
     ],
 )
@@ -337,6 +337,7 @@ def test_a_finding_is_recognised_by_the_surest_of_its_marks(finding, docid, how)
         ("Notes on tide", "ambiguous", ["p4", "p5"]),
         ("[p1] or [p2]", "ambiguous", ["p1", "p2"]),
         ("Quantum gravity for cats", "unknown", []),
+        ("Attention is what you need", "unknown", []),  # 42 of 53 trigrams
         ("Where rice is grown in Asia", "unknown", []),
         ("p99", "unknown", []),
         ("https://example.org/other", "unknown", []),
@@ -366,12 +367,6 @@ def test_lines_are_findings_with_or_without_list_marks():
 def test_whatever_the_text_no_document_is_invented(finding):
     docid = RESOLVER.resolve(finding).docid
     assert docid == "" or docid in {heading.docid for heading in HEADINGS}
-
-
-@pytest.mark.parametrize("settings", [{"threshold": 0}, {"threshold": 1.1}, {"margin": -0.1}])
-def test_impossible_settings_are_refused(settings):
-    with pytest.raises(InputError):
-        Resolver(HEADINGS, **settings)
 
 
 WRITE = """

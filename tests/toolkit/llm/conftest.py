@@ -4,6 +4,7 @@ import pytest
 from llm_clients import ADAPTERS, address, using
 from support.llm_server import running_peer
 
+from soundingline.toolkit.llm import transport
 from soundingline.toolkit.llm.messages import user
 
 
@@ -20,3 +21,16 @@ def server():
 def peer(server):
     server.reset()
     return server
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """The waits between attempts in seconds, the longest that are possible; none takes any time."""
+    waited = []
+
+    async def wait(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr(transport, "_sleep", wait)
+    monkeypatch.setattr(transport, "_chance", lambda: 1.0)
+    return waited

@@ -37,11 +37,9 @@ class ChatFromThreads(OpenAIChat):
     async def respond(self, messages, tools=(), settings=None):
         blocking = BlockingModel(self.name, role="agent", settings=self.settings)
         given = [item.name for item in fields(OpenAIChat) if item.init]
-        blocking.start(OpenAIChat(**{name: getattr(self, name) for name in given}))
-        try:
+        model = OpenAIChat(**{name: getattr(self, name) for name in given})
+        with blocking.started(model):
             return await asyncio.to_thread(blocking.respond, messages, settings)
-        finally:
-            blocking.close()
 
 
 ADAPTERS = {
@@ -56,17 +54,9 @@ def address(peer, adapter):
     return peer.anthropic_url if adapter is AnthropicMessages else peer.openai_url
 
 
-class Waits(list):
-    """The waits that were requested; none takes any time."""
-
-    async def __call__(self, seconds):
-        self.append(seconds)
-
-
 def client(peer, adapter, **arguments):
-    """A client of the fake server that waits for nothing."""
-    defaults = {"model": "m", "base_url": address(peer, adapter)}
-    return adapter(**{**defaults, "sleep": Waits(), "chance": lambda: 1.0, **arguments})
+    """A client of the fake server."""
+    return adapter(**{"model": "m", "base_url": address(peer, adapter), **arguments})
 
 
 def using(model, work):

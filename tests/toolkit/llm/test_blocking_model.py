@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from llm_clients import count_sockets
+from support.assertions import refused
 from support.llm_model import ScriptedModel, saying, used
 
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone
@@ -93,14 +93,13 @@ def test_any_number_of_threads_ask_on_one_loop_together():
     assert model.most == 16
 
 
-@pytest.mark.parametrize(("concurrency", "most"), [(None, 20), (3, 3)])
-def test_many_requests_are_under_way_together_and_replies_keep_the_order(concurrency, most):
+def test_many_requests_are_under_way_together_and_replies_keep_the_order():
     model, ask = Crowd(), blocking()
     with ask.started(model):
-        turns = ask.respond_many([asked(str(n)) for n in range(20)], concurrency=concurrency)
-        assert ask.respond_many([]) == []
+        turns = ask.respond_many([asked(str(n)) for n in range(20)], [""] * 20)
+        assert ask.respond_many([], []) == []
     assert [turn.text for turn in turns] == [f"reply to {n}" for n in range(20)]
-    assert model.most == most
+    assert model.most == 20
 
 
 def test_settings_are_those_it_was_made_with_unless_others_are_given():
@@ -115,8 +114,8 @@ def test_requests_are_on_the_ledger_by_role_and_question_and_a_cap_stops_them():
     ledger = Ledger(cap=3 * 11 / 1e6)
     ask = blocking(price=Price(input=1.0, output=1.0))
     with ask.started(ScriptedModel(choose=echo), ledger):
-        ask.respond_many([asked("a"), asked("b")], ["q1", "q2"], concurrency=1)
-        ask.respond(asked("c"), qid="q2")
+        for qid in ("q1", "q2", "q2"):
+            ask.respond_many([asked("a")], [qid])
         with pytest.raises(OutOfMoney):
             ask.respond(asked("d"))
     calls = {qid: ledger.by_role(qid)["rewriter"].calls for qid in ("q1", "q2")}
@@ -134,7 +133,7 @@ def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_m
     with ask.started(ScriptedModel(choose=choose)):
         with pytest.raises(ServerGone):
             ask.respond(asked("bad"))
-        first, second = ask.respond_many([asked("bad"), asked("good")])
+        first, second = ask.respond_many([asked("bad"), asked("good")], ["q1", "q2"])
     assert isinstance(first, ServerGone)
     assert isinstance(second, Turn) and second.text == "reply to good"
 
@@ -149,7 +148,7 @@ def test_a_defect_is_raised_and_ends_the_other_requests():
     model, ask = Broken(seconds=30), blocking()
     with ask.started(model):
         with pytest.raises(ZeroDivisionError):
-            ask.respond_many([asked("slow"), asked("broken")])
+            ask.respond_many([asked("slow"), asked("broken")], ["q1", "q2"])
         while model.inside:
             time.sleep(0.01)
     assert model.cancelled == 1
@@ -176,25 +175,23 @@ def test_after_the_block_nothing_is_left_and_it_may_be_started_again():
         assert model.closed == number
     with pytest.raises(RuntimeError, match="does not run"):
         ask.respond(asked("a"))
-    ask.close()
 
 
 def test_starting_it_twice_is_refused():
     ask = blocking()
     with ask.started(ScriptedModel(choose=echo)):
         with pytest.raises(RuntimeError, match="started already"):
-            ask.start(ScriptedModel(choose=echo))
+            ask.started(ScriptedModel(choose=echo)).__enter__()
         assert ask.respond(asked("a")).text == "reply to a"
 
 
 def test_closing_wakes_who_waits_for_a_reply():
     model, ask = Crowd(seconds=60), blocking()
-    ask.start(model)
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(ask.respond, asked(str(n))) for n in range(4)]
-        while model.inside < 4:
-            time.sleep(0.01)
-        ask.close()
+        with ask.started(model):
+            waiting = [pool.submit(ask.respond, asked(str(n))) for n in range(4)]
+            while model.inside < 4:
+                time.sleep(0.01)
         for future in waiting:
             with pytest.raises(RuntimeError, match="was closed before it replied"):
                 future.result(timeout=5)
@@ -204,15 +201,14 @@ def test_closing_wakes_who_waits_for_a_reply():
 def test_closing_among_threads_that_ask_hangs_nobody():
     for _ in range(20):
         ask, model = blocking(), Crowd(seconds=0.0)
-        ask.start(model)
 
         def many(ask=ask):
             while True:
                 ask.respond(asked("a"))
 
         with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(many) for _ in range(8)]
-            ask.close()
+            with ask.started(model):
+                asking = [pool.submit(many) for _ in range(8)]
             for future in asking:
                 with pytest.raises(RuntimeError, match=r"was closed before|does not run"):
                     future.result(timeout=5)
@@ -220,9 +216,8 @@ def test_closing_among_threads_that_ask_hangs_nobody():
 
 def test_a_request_that_meets_the_closing_is_refused_and_never_begun():
     model, ask = ScriptedModel(choose=echo), blocking()
-    ask.start(model)
-    held = ask._loop
-    ask.close()
+    with ask.started(model):
+        held = ask._loop
     ask._loop = held  # as a thread has it that looked just before
     with pytest.raises(RuntimeError, match="was closed before it replied"):
         ask.respond(asked("a"))
@@ -266,8 +261,7 @@ def test_an_error_of_the_models_own_closing_is_told():
 
 
 def test_a_role_that_is_missing_from_the_ledger_is_refused():
-    with pytest.raises(InputError, match=r"no role 'poet'\. valid: agent, rewriter, reranker"):
-        BlockingModel("m", role="poet")
+    refused(r"no role 'poet'\. valid: agent, rewriter, reranker", BlockingModel, "m", role="poet")
 
 
 def test_connections_of_a_real_client_are_closed(peer):

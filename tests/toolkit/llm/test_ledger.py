@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.assertions import refused
 from support.commands import forked
 from support.llm_model import ScriptedModel
 from support.llm_server import Fail, Say
 from support.runs import starts
 
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.llm.errors import (
     LedgerFailed,
     ModelError,
@@ -33,7 +34,6 @@ from soundingline.toolkit.llm.prices import (
     UsageTotals,
     estimate,
     reprice,
-    usage_totals,
 )
 from soundingline.toolkit.trajectory import known_usage, readable_usage
 
@@ -141,19 +141,27 @@ def test_an_unknown_cost_is_none_and_not_zero(price, usage):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("message", "make", "wrong"),
     [
-        {"input": -1.0},
-        {"output": float("nan")},
-        {"input": float("inf")},
-        {"input": 10**400},
-        {"long_context": {"above": 1}},
-        {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
+        ("price input is -1.0", Price, {"input": -1.0}),
+        ("price output is nan", Price, {"output": float("nan")}),
+        ("price input is inf", Price, {"input": float("inf")}),
+        ("price input is 10", Price, {"input": 10**400}),
+        ("long_context has above", Price, {"long_context": {"above": 1}}),
+        (
+            "long_context has above, input, output, outputs",
+            Price,
+            {"long_context": {"above": 1, "input": 1.0, "output": 1.0, "outputs": 2.0}},
+        ),
+        ("cap is 0.0", Ledger, {"cap": 0.0}),
+        ("question_cap is -1.0", Ledger, {"question_cap": -1.0}),
+        ("cap is nan", Ledger, {"cap": float("nan")}),
+        ("0 values are given for 3", estimate, {"values": [], "questions": 3}),
+        ("2 values are given for 1", estimate, {"values": [1.0, 2.0], "questions": 1}),
     ],
 )
-def test_impossible_prices_are_refused(wrong):
-    with pytest.raises(InputError):
-        Price(**wrong)
+def test_impossible_prices_caps_and_estimates_are_refused(message, make, wrong):
+    refused(message, make, **wrong)
 
 
 def test_the_ledger_sums_by_question_and_role():
@@ -210,15 +218,13 @@ def test_an_impossible_number_in_a_file_is_unknown_and_not_zero(value):
     # Also where it is the only number of a role, or of a question.
     assert known_usage(readable_usage({"agent_dollars": value}), "agent_dollars") is None
     assert known_usage(readable_usage({"dollars": value}), "dollars") is None
-    with pytest.raises(ValueError, match="1 validation error"):
-        usage_totals({"calls": 1, "dollars": value})
+    refused("usage: dollars is", parse, UsageTotals, {"calls": 1, "dollars": value}, where="usage")
 
 
 def test_an_account_in_a_file_is_read_as_it_was_written():
     account = UsageTotals(calls=3, retries=1, output_tokens=7, dollars=0.5)
-    assert usage_totals(account.nonzero()) == account
-    with pytest.raises(ValueError, match="1 validation error"):
-        usage_totals({"calls": 1, "euros": 2})
+    assert parse(UsageTotals, account.nonzero(), where="usage") == account
+    refused("usage: euros is 2", parse, UsageTotals, {"calls": 1, "euros": 2}, where="usage")
 
 
 def test_failures_are_counted_and_what_they_cost_is_kept():
@@ -429,23 +435,15 @@ def test_a_request_that_cannot_be_put_on_record_is_the_last():
 
 
 def test_a_cap_needs_a_price_and_usage():
-    with pytest.raises(InputError, match="price"):
-        Ledger(cap=1.0).request("agent", "q", UNKNOWN).__enter__()
+    refused("price", Ledger(cap=1.0).request("agent", "q", UNKNOWN).__enter__)
     ledger = Ledger(cap=1.0)
     spend(ledger, Turn(text="x"))
     with pytest.raises(OutOfMoney, match="no usage"):
         ledger.request("agent", "q", DOLLAR).__enter__()
 
 
-@pytest.mark.parametrize("wrong", [{"cap": 0.0}, {"question_cap": -1.0}, {"cap": float("nan")}])
-def test_impossible_caps_are_refused(wrong):
-    with pytest.raises(InputError):
-        Ledger(**wrong)
-
-
 def test_an_unknown_role_is_refused():
-    with pytest.raises(InputError, match="rewriter"):
-        Ledger().request("cook", "q").__enter__()
+    refused("rewriter", Ledger().request("cook", "q").__enter__)
 
 
 def test_no_count_is_lost_between_threads():
@@ -483,9 +481,7 @@ def test_a_metered_model_never_exceeds_its_cap_by_more_than_what_began_unknown()
     ],
 )
 def test_an_estimate_by_hand(values, questions, expected):
-    result = estimate(values, questions)
-    assert result[:2] == (questions, len(values))
-    assert result[2:] == pytest.approx(expected, abs=1e-3)
+    assert estimate(values, questions) == pytest.approx(expected, abs=1e-3)
 
 
 def test_an_estimate_covers_the_truth_as_often_as_it_says():
@@ -493,16 +489,10 @@ def test_an_estimate_covers_the_truth_as_often_as_it_says():
     costs = generator.normal(100.0, 20.0, size=(2000, 60))
     covered = 0
     for row in costs:
-        result = estimate(row[:8].tolist(), 60, confidence=0.9)
+        result = estimate(row[:8].tolist(), 60)
         assert result.low is not None and result.high is not None
         covered += result.low <= row.sum() <= result.high
-    assert 0.88 <= covered / 2000 <= 0.92
-
-
-@pytest.mark.parametrize(("values", "questions"), [([], 3), ([1.0, 2.0], 1)])
-def test_an_estimate_needs_values_of_these_questions(values, questions):
-    with pytest.raises(InputError):
-        estimate(values, questions)
+    assert 0.935 <= covered / 2000 <= 0.965
 
 
 def test_what_a_question_spent_before_counts_towards_its_cap_and_not_the_runs():
@@ -546,8 +536,7 @@ def test_a_price_list_is_named_by_its_month():
     )
     assert price.listed("2026-05") == Price(input=3.0, output=4.0, dated="2026-05")
     assert price.listed("2026-11") is price and UNKNOWN.listed("2026-05") is UNKNOWN
-    with pytest.raises(InputError, match=r"list 2025-01\. valid: 2026-05, 2026-11-21"):
-        price.listed("2025-01")
+    refused(r"list 2025-01\. valid: 2026-05, 2026-11-21", price.listed, "2025-01")
 
 
 # The file of a run's ledger: starts, their attempts, and what must never be overwritten.
@@ -729,7 +718,6 @@ def test_a_damaged_ledger_stops_the_run_and_stays_as_it_is(path, content):
         '{"role":"agent","qid":"q","calls":1,"dollars":-3}',
         '{"role":"cook","qid":"q","calls":1}',
         '{"role":"agent","calls":1}',
-        '{"role":"agent","qid":"q"}',
         '{"role":"agent","qid":"q","calls":1,"euros":3}',
         '{"role":"agent","qid":"q","calls":true}',
         '{"role":"agent","qid":"q","calls":1,"dollars":NaN}',

@@ -20,7 +20,8 @@ from functools import partial
 
 import llm_clients
 import pytest
-from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, Waits, client, count_sockets, using
+from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, client, count_sockets, using
+from support.assertions import refused
 from support.commands import forked
 from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
 from support.needs import cases
@@ -258,8 +259,7 @@ def test_a_seed_and_log_probabilities_are_sent_or_refused_and_never_dropped(peer
             ask(model, **settings)
             assert set(settings) <= set(peer.requests[-1].body)
         else:
-            with pytest.raises(InputError, match=refusal):
-                ask(model, **settings)
+            refused(refusal, ask, model, **settings)
             assert not model.gives_logprobs and peer.requests == []
 
 
@@ -462,7 +462,7 @@ def test_the_address_of_one_kind_of_request_is_refused(make, path):
 
 
 @pytest.mark.parametrize(
-    ("steps", "arguments", "waits"),
+    ("steps", "arguments", "chance", "expected"),
     [
         (
             [
@@ -470,19 +470,20 @@ def test_the_address_of_one_kind_of_request_is_refused(make, path):
                 Fail(429, headers={"retry-after-ms": "1500"}),
                 *[Fail(500)] * 2,
             ],
-            {"chance": lambda: 0.0},
+            {},
+            0.0,
             [7.0, 1.5, 0.0, 0.0],
         ),
-        ([Fail(500)] * 7, {"attempts": 8, "longest_wait": 10.0}, [1.0, 2, 4, 8, 10, 10, 10]),
-        ([Fail(500)] * 2, {"chance": lambda: 0.5}, [0.5, 1.0]),
+        ([Fail(500)] * 7, {"attempts": 8, "longest_wait": 10.0}, 1.0, [1.0, 2, 4, 8, 10, 10, 10]),
+        ([Fail(500)] * 2, {}, 0.5, [0.5, 1.0]),
     ],
     ids=["as the server asks", "doubled up to the bound", "with jitter"],
 )
-def test_waits_between_attempts(peer, make, steps, arguments, waits):
+def test_waits_between_attempts(peer, make, steps, arguments, chance, expected, waits, monkeypatch):
+    monkeypatch.setattr(transport, "_chance", lambda: chance)
     peer.script.extend(steps)
-    waited = Waits()
-    ask(make(sleep=waited, **arguments))
-    assert waited == waits
+    ask(make(**arguments))
+    assert waits == expected
 
 
 QUOTA = "You exceeded your current quota, please check your plan. Please retry in 45.5s."
@@ -695,8 +696,7 @@ def test_addresses_and_keys_of_other_variables_change_nothing(peer, make_any, mo
 def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
     model = make()
     monkeypatch.setitem(sys.modules, model.sdk, None)
-    with pytest.raises(InputError, match=r"\.\[llm\]"):
-        model.ready()
+    refused(r"\.\[llm\]", model.ready)
 
 
 def test_a_section_of_a_prompt_is_on_lines_of_its_own():
@@ -916,15 +916,15 @@ def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(peer
     assert counts(ledger) == (1, 2, 0, 1.0) and ledger.total.unpriced == 0
 
 
-def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(peer):
+def test_the_seconds_of_a_request_are_those_of_its_attempts_and_of_the_waits_between(
+    peer, monkeypatch
+):
     peer.script.extend([raw(CHAT_USAGE, choices=[]), whole(OpenAIChat)])
     lines = []
     ledger = Ledger(record=lambda role, qid, account: lines.append(account))
 
-    async def wait(seconds):
-        await asyncio.sleep(0.5)
-
-    ask_metered(peer, OpenAIChat, ledger, sleep=wait)
+    monkeypatch.setattr(transport, "_sleep", lambda seconds: asyncio.sleep(0.5))
+    ask_metered(peer, OpenAIChat, ledger)
     first, second = lines
     assert first.seconds < 0.5 <= second.seconds
     assert ledger.total.seconds == pytest.approx(first.seconds + second.seconds)

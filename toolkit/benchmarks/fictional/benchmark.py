@@ -158,16 +158,8 @@ class FictionalWorld(Benchmark):
         settings += [[topic.qid for topic in self.topics]] if self.qids else []
         return fingerprint(self.corpus_fingerprint, settings)
 
-    def read_documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
-        for index in range(start, self.size if stop is None else min(stop, self.size)):
-            yield self._articles.document(index)
-
-    def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
-        """Documents number `start` (from 0) up to `stop` (not included; None for all), in order, as
-        far as they are in the share of the corpus. Ranges are independent of each other, so
-        processes may share the work."""
-        pages = self.read_documents(start, stop)
-        return (page for page in pages if self._in_share(page.docid))
+    def read_documents(self) -> Iterator[Document]:
+        return map(self._articles.document, range(self.size))
 
     def _kept(self, qrels: Mapping[str, Qrels]) -> frozenset[str]:
         if self.corpus_share == 1:
@@ -234,10 +226,6 @@ class FictionalWorld(Benchmark):
             "singletons": sum(count == 1 for count in counts.values()),
             "expected_words": round(float(np.mean(lengths)) * self.size),
         }
-
-    def words(self, docid: str) -> int:
-        """The intended length of a document; a short page is longer, as its facts need."""
-        return self._articles.words(document_number(docid, self.size))
 
     def facts(self, docid: str) -> list[Fact]:
         """All facts that a document states about its entity. Raises `KeyError` for an unknown

@@ -350,7 +350,8 @@ def answers(world: World, question: WorldQuestion) -> list[str]:
     attribute = attribute_of(entity.kind, question.relation)
     if isinstance(attribute, Relation):
         return [world.name(world.target(entity, attribute))]
-    value = world.number(entity, attribute_of(entity.kind, question.relation, Quantity))
+    assert isinstance(attribute, Quantity)
+    value = world.number(entity, attribute)
     if question.kind == "yes/no":
         return ["yes" if is_yes(question, value) else "no"]
     if isinstance(attribute, Year):
@@ -378,7 +379,8 @@ def needed_facts(world: World, question: WorldQuestion) -> list[StatedFact]:
 def clue_phrase(kind: str, clue: WorldClue, one_of: Callable[[tuple[str, str]], str]) -> str:
     """What a clue says of an entity of the type `kind`, from its verb on. `one_of` chooses between
     the words of the pages and a paraphrase: first for the phrase, then for the value."""
-    attribute = attribute_of(kind, clue.relation, Clueable)
+    attribute = attribute_of(kind, clue.relation)
+    assert isinstance(attribute, Clueable)
     phrase = one_of(attribute.clues)
     if isinstance(attribute, Choice):
         paraphrase = LEXICONS[attribute.lexicon][clue.value]
@@ -433,7 +435,8 @@ class Wording:
         sentences = [opener.format(x=self._new(0))] if introduced else []
         for hop in question.hops:
             old, new = sorted((hop.subject, hop.object))
-            attribute = attribute_of(self._kinds[hop.subject], hop.relation, Relation)
+            attribute = attribute_of(self._kinds[hop.subject], hop.relation)
+            assert isinstance(attribute, Relation)
             old_phrase = self._that(old) if sentences else self._new(old)
             names = {old: old_phrase, new: self._new(new)}
             phrase = self._one_of(attribute.links)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -246,19 +246,10 @@ POSITIONS = {
 }
 ORDER = [POSITIONS[slot.name].index(position) for position, slot in enumerate(SLOTS)]
 
-A = TypeVar("A", bound=Attribute)
 
-
-@overload
-def attribute_of(kind: str, name: str) -> Attribute: ...
-@overload
-def attribute_of(kind: str, name: str, expected: type[A]) -> A: ...
-def attribute_of(kind: str, name: str, expected: type[Attribute] = Attribute) -> Attribute:
-    """The attribute `name` of the type `kind`. Raises `TypeError` if it is not an `expected`."""
-    attribute = BY_NAME[kind].attributes[BY_NAME[kind].position(name)]
-    if not isinstance(attribute, expected):
-        raise TypeError(f"{name} of a {kind} is not a {expected.__name__}")
-    return attribute
+def attribute_of(kind: str, name: str) -> Attribute:
+    """The attribute `name` of the type `kind`."""
+    return BY_NAME[kind].attributes[BY_NAME[kind].position(name)]
 
 
 class Entity(NamedTuple):
@@ -349,7 +340,9 @@ class World:
             if not attribute.after:
                 return attribute.first + digits
             persons = self.digits(kind, attribute_of(kind, attribute.after), ordinals)
-            births = self.numbers("person", attribute_of("person", "born", Year), persons)
+            born = attribute_of("person", "born")
+            assert isinstance(born, Year)
+            births = self.numbers("person", born, persons)
             return births + attribute.first + digits
         assert isinstance(attribute, Number)
         if not attribute.octaves:
