@@ -48,8 +48,9 @@ class SearchR1Agent(ChatAgent):
         InputError: for a tool whose search needs other arguments than a query.
 
     Example:
-        >>> agent = SearchR1Agent(budget=Budget(turns=4))
-        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
+        >>> agent = SearchR1Agent()
+        >>> bound = agent.bind(RunResources(Budget(turns=4), model=model))  # doctest: +SKIP
+        >>> asyncio.run(bound.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "search_r1"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from soundingline.agents.base import (
     Agent,
-    Clock,
     Episode,
     RunResources,
     search_tool_of,
@@ -104,7 +102,6 @@ class KeywordAgent(Agent):
     reader: str = "own"
     document_frequency: Callable[[str], int] | None = None
     documents: int | None = None
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         check_int("max_searches", self.max_searches, ge=0)

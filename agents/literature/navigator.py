@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from soundingline.agents.base import (
     Agent,
     Budget,
-    Clock,
     End,
     Episode,
     OutOfTime,
@@ -119,7 +117,6 @@ class Navigator(Agent):
     checklist_scores: bool = True
     calibration: str | None = None
     prompt: str = "navigator"
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         for name in (

@@ -3,8 +3,8 @@
 import math
 
 import pytest
+from support.agents import bound
 from support.assertions import refused
-from support.llm_model import ScriptedModel
 
 from soundingline.agents.base import Budget
 from soundingline.agents.baselines import OneShotAgent
@@ -16,7 +16,7 @@ from soundingline.agents.rag import RagAgent
 
 
 def chat(**limits):
-    return ChatAgent(model=ScriptedModel(), budget=Budget(**limits))
+    return bound(budget=Budget(**limits))
 
 
 REFUSED = [

@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.agents import bound
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
 from support.llm_server import Cut, Fail, Say, Stall, running_peer
@@ -23,7 +24,7 @@ from support.runs import ended, without_times
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
-from soundingline.agents.chat import ChatAgent, message_bytes
+from soundingline.agents.chat import message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
@@ -64,7 +65,7 @@ def own_question(messages, settings):
 
 
 def run_rollouts(count, choose=own_question, **arguments):
-    agent = ChatAgent(model=ScriptedModel(choose=choose), **arguments)
+    agent = bound(ScriptedModel(choose=choose), **arguments)
 
     async def together():
         topics = [Topic(f"q{n}", f"mill {n}") for n in range(count)]
@@ -104,7 +105,7 @@ def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch):
         return read(text)
 
     async def question():
-        agent = ChatAgent(model=ScriptedModel(choose=own_question))
+        agent = bound(ScriptedModel(choose=own_question))
         task = asyncio.create_task(agent.run(Topic("q", "mill 7"), tool))
         while not reading.is_set():
             await asyncio.sleep(0.001)
@@ -202,7 +203,7 @@ def test_thousands_of_strange_calls_end_in_results_or_tool_errors(tool, right):
         calls = tuple(strange_call(draw, f"c{turn}-{n}", right) for n in range(4))
         return Turn(tool_calls=calls, reasoning=draw.choice(TEXTS))
 
-    agent = ChatAgent(model=Plain(choose=choose))
+    agent = bound(Plain(choose=choose))
     errors = 0
     for number in range(STRANGE):
         topic = Topic(f"q{number}", "Which mill?")
@@ -228,7 +229,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
             ended.append("request")
 
     async def cancelled():
-        agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
+        agent = bound(ScriptedModel(stall), budget=Budget(seconds=60))
         task = asyncio.create_task(agent.run(Topic("q", "mill?"), ranked_session()))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -283,8 +284,8 @@ def forced(address):
 
     async def answered():
         model = client(address)
-        agent = ChatAgent(
-            model=model,
+        agent = bound(
+            model,
             budget=Budget(turns=TURNS),
             settings=SamplingParams(tool_choice="required", max_output_tokens=2000, timeout=120),
             answer_extra={"grammar": GRAMMAR},
@@ -377,7 +378,7 @@ def looking(*usage, **fields):
 
 def run(model, session, longest=None, prompt="pi_serini", **limits):
     sampling = SamplingParams(max_output_tokens=longest)
-    agent = ChatAgent(model=model, prompt=prompt, settings=sampling, budget=Budget(**limits))
+    agent = bound(model, prompt=prompt, settings=sampling, budget=Budget(**limits))
     return asyncio.run(agent.run(QUESTION, session))
 
 
@@ -499,7 +500,7 @@ def overflow(window=None):
 def questions(model, session, count=1, longest=None, **limits):
     """Questions of one run, one after the other."""
     sampling = SamplingParams(max_output_tokens=longest)
-    agent = ChatAgent(model=model, settings=sampling, budget=Budget(**limits))
+    agent = bound(model, settings=sampling, budget=Budget(**limits))
     return [asyncio.run(agent.run(QUESTION, session())) for _ in range(count)]
 
 
@@ -532,7 +533,7 @@ def test_a_question_under_way_knows_the_window_that_another_one_met():
         assert not met, "the window is known by now"
         return looking(2_000, 10)
 
-    agent = ChatAgent(model=ScriptedModel(choose=choose), budget=Budget(answer_tokens=2_500))
+    agent = bound(ScriptedModel(choose=choose), budget=Budget(answer_tokens=2_500))
 
     async def together():
         asked = (Topic("a", "Which bridge?"), Topic("b", "Which mill?"))
@@ -685,7 +686,7 @@ def asked(request, server):
     def ask(*steps, session=None, settings=None, prompt="pi_serini", **limits):
         server.script.extend(steps)
         model = request.param(model="m", base_url=url, sleep=no_wait, attempts=2)
-        agent = ChatAgent(model=model, prompt=prompt, settings=settings, budget=Budget(**limits))
+        agent = bound(model, prompt=prompt, settings=settings, budget=Budget(**limits))
         backend = WordBackend({"mill": "Grenholm Mill Brekke"})
         session = session or RankedBrowsing().open(backend, store_of(ONE_MILL))
 
