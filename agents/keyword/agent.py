@@ -80,10 +80,8 @@ class KeywordAgent(Agent):
         max_searches: searches of a question.
         reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
             known facts have. It reads what the searches and reads have shown, after they are over.
-        document_frequency: word -> number of documents that contain it, from the index.
-        documents: the number of documents of the corpus. Without these two, the rarity of a word
-            is estimated from its form.
 
+    The rarity of a word comes from the collection's index (`bind`), else from its form.
     A question takes at most 40 tool calls, 4 of which read. The status is `completed`, or `steered`
     if the tool closed and the answer is based on what was seen until then. Deterministic.
 
@@ -100,15 +98,13 @@ class KeywordAgent(Agent):
 
     max_searches: int = 3
     reader: str = "own"
-    document_frequency: Callable[[str], int] | None = None
-    documents: int | None = None
 
     def __post_init__(self) -> None:
         check_int("max_searches", self.max_searches, ge=0)
         if self.reader not in READERS:
             raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
         self._simulated: Callable[[str, Iterable[ShownText]], Answer] | None = None
-        self.rarity = Rarity(self.document_frequency, self.documents)
+        self.rarity = Rarity()
 
     def bind(self, resources: RunResources) -> KeywordAgent:
         """See `Agent`: binds the collection's statistics."""
