@@ -282,18 +282,11 @@ class SearchTool(ABC):
         """Refuse every later call with `reason`, for example that the time is over."""
         self._blocked = reason
 
-    def cite(self, docids: Iterable[str]) -> Sequence[str]:
-        """Mark documents as cited and return them, each once, in order. Passages count as their
-        documents. Documents that no call of this session returned are ignored."""
-        known = self.exposures.known
-        cited = tuple(dict.fromkeys(parent(docid) for docid in docids if parent(docid) in known))
-        self.exposures.show("cited", cited)
-        return cited
-
     def answer(self, text: str) -> Answer:
-        """Parse a final answer and mark the documents that it cites as cited."""
+        """Parse a final answer and mark the documents that it cites as cited: those that a call of
+        this session returned."""
         answer = parse_answer(text, self.exposures.known)
-        self.cite(answer.citations)
+        self.exposures.show("cited", answer.citations)
         return answer
 
     def rank(self, query: str, depth: int = 1000) -> tuple[str, CachedSearch]:
