@@ -304,21 +304,15 @@ class QuestionSearch:
         records = self._saved_rounds.read() if self._saved_rounds else []
         if not records:
             return 0
-        try:
-            usage = restore(records, self._episode, self._scores)
-            ended = records[-1]["ended"]
-            if ended is not None:
-                status, reason = map(str, ended)
-                self._ended = status, reason
-        except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(
-                f"the rounds of question {self._qid} cannot be read: {error!r}",
-                do="move the file that ends in .rounds.jsonl away from the run's folder queries",
-            ) from error
+        usage = restore(records, self._episode, self._scores)
         self._ledger.add_prior_usage(self._qid, usage)
         for record in records:
-            self._quiet = 0 if record["row"].get("good") else self._quiet + 1
-        return len(records) if ended is None else self._navigator.rounds
+            self._quiet = 0 if record["row"]["good"] else self._quiet + 1
+        if records[-1]["ended"] is None:
+            return len(records)
+        status, reason = records[-1]["ended"]
+        self._ended = status, reason
+        return self._navigator.rounds
 
     def _answer(self) -> None:
         """Answer with the best documents of the corpus."""

@@ -371,25 +371,15 @@ def round_checkpoint(
 def restore(
     checkpoints: Sequence[Mapping[str, Any]], episode: Episode, scores: CandidateScores
 ) -> dict[str, UsageTotals]:
-    """Continue after these rounds. Returns what they have spent, by role.
-
-    Raises:
-        InputError, ValueError, TypeError, KeyError, AttributeError: if they are not checkpoints.
-            The episode is unchanged then.
-    """
+    """Continue after these rounds. Returns what they have spent, by role."""
     calls = [call_of(row) for one in checkpoints for row in one["calls"]]
     exposures = [exposure_of(row) for one in checkpoints for row in one["exposures"]]
-    messages = [dict(message) for one in checkpoints for message in one["messages"]]
-    memories = [one["memory"] for one in checkpoints]
     rows = [one["row"] for one in checkpoints]
     last = checkpoints[-1]
-    usage = {role: usage_totals(totals) for role, totals in last["books"].items()}
-    seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
-    virtual = float(last.get("reply_seconds", 0.0))
     scores.restore(rows, last["retrieval"], last["titles"])
-    episode.tool.restore(calls, exposures, memories)
-    episode.messages[:] = messages
-    episode.warnings += [*warnings, f"went on after round {len(checkpoints)}"]
+    episode.tool.restore(calls, exposures, [one["memory"] for one in checkpoints])
+    episode.messages[:] = [message for one in checkpoints for message in one["messages"]]
+    episode.warnings += [*last["warnings"], f"went on after round {len(checkpoints)}"]
     episode.rounds += rows
-    episode.earlier_seconds, episode.reply_seconds = seconds, virtual
-    return usage
+    episode.earlier_seconds, episode.reply_seconds = last["seconds"], last["reply_seconds"]
+    return {role: usage_totals(totals) for role, totals in last["books"].items()}

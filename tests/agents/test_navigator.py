@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -380,15 +379,6 @@ def test_a_question_survives_kill_9_between_rounds(tmp_path):
     with folder.writing({"sealed": False, "fingerprints": {}}):
         folder.write(trajectory)
     assert not file.exists() and folder.read("q") == trajectory
-
-
-def test_a_file_of_rounds_that_is_none_of_ours_is_named():
-    class Foreign(RoundsFile):
-        def read(self):
-            return [{"row": 1}]
-
-    trajectory = answered(resources={"rounds": lambda qid: Foreign(Path("x.rounds.jsonl"))})
-    assert trajectory.status == "failed" and "rounds.jsonl" in trajectory.traceback
 
 
 def test_librarians_of_all_questions_share_one_bound():
