@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.search.scoring import SATISFIED, DocumentScore, RequirementScore
 
 _FUSION = 60  # constant of reciprocal rank fusion
@@ -173,32 +172,29 @@ class CandidateScores:
                     self.unscored[docid] = row["unscored"]
 
 
+class _Isotonic(TypedDict):
+    method: Literal["isotonic"]
+    scorer: str
+    x: list[float]
+    y: list[float]
+
+
+class _Logistic(TypedDict):
+    method: Literal["platt", "temperature"]
+    scorer: str
+    slope: float
+    intercept: float
+
+
 class Calibration:
     """Maps a scorer's probability to the share of documents that met their question at it, by a
     file of `soundingline calibrate` (`InputError` if it cannot be read). `scorer` is the
     fingerprint of the scorer that it was fitted for."""
 
     def __init__(self, path: str) -> None:
-        try:
-            self._fitted: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-            self.method = str(self._fitted["method"])
-            self.scorer = str(self._fitted.get("scorer", ""))
-            if self.method == "isotonic":
-                self._x = [float(value) for value in self._fitted["x"]]
-                self._y = [float(value) for value in self._fitted["y"]]
-                if not self._x or len(self._x) != len(self._y) or sorted(self._x) != self._x:
-                    raise ValueError("x and y are not a function")
-            elif self.method in ("platt", "temperature"):
-                self._slope = float(self._fitted["slope"])
-                self._intercept = float(self._fitted["intercept"])
-            else:
-                raise ValueError(f"method {self.method!r}")
-        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise InputError(
-                f"cannot read the calibration {path}: {error!r}",
-                valid="a file of soundingline calibrate",
-                do="check agent.calibration, or set null",
-            ) from error
+        do = "set agent.calibration to a file of soundingline calibrate, or to null"
+        self._fitted: Any = read_json(Path(path), _Isotonic | _Logistic, do=do)
+        self.scorer: str = self._fitted["scorer"]
 
     @property
     def fingerprint(self) -> str:
@@ -207,11 +203,13 @@ class Calibration:
 
     def __call__(self, probability: float) -> float:
         """The calibrated probability, 0 to 1."""
-        if self.method == "isotonic":
-            value = float(np.interp(probability, self._x, self._y))
+        fitted = self._fitted
+        if fitted["method"] == "isotonic":
+            value = float(np.interp(probability, fitted["x"], fitted["y"]))
         else:
             # The logistic function by the hyperbolic tangent, which does not overflow.
-            value = (1 + math.tanh((self._slope * logit(probability) + self._intercept) / 2)) / 2
+            odds = fitted["slope"] * logit(probability) + fitted["intercept"]
+            value = (1 + math.tanh(odds / 2)) / 2
         return min(max(value, 0.0), 1.0)
 
 
