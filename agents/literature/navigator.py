@@ -175,7 +175,7 @@ class QuestionSearch:
         self._navigator, self._episode, self._ledger = navigator, episode, ledger
         self._qid = episode.topic.qid
         self._session = _session(episode.tool)
-        self._budget = navigator.resources.budget
+        self._budget = episode.budget
         saved = navigator.resources.rounds
         self._saved_rounds = saved(self._qid) if saved else None
         self._scores = CandidateScores(
@@ -217,8 +217,7 @@ class QuestionSearch:
         if "order" not in self._tools or len(best) < 2:
             return
         task = judging_task(self._episode, "order", best)
-        spent = self._episode.seconds
-        (outcome,) = await self._navigator.workers.work([task], self._budget, spent)
+        (outcome,) = await self._navigator.workers.work([task], self._episode)
         if isinstance(outcome.raised, OutOfMoney):
             self._ended = out_of_money(outcome.raised)
         elif outcome.raised:
@@ -244,7 +243,6 @@ class QuestionSearch:
             episode=episode,
             scores=scores,
             librarians=navigator.workers,
-            budget=self._budget,
             pool=navigator.pool,
             rescored=navigator.listed,
         )
@@ -354,7 +352,6 @@ class QuestionSearch:
             queries=navigator.queries,
             requirements=navigator.requirements,
             shown=navigator.shown,
-            budget=self._budget,
             tools=self._tools,
             passages=self._session.passage_texts,
         )

@@ -81,9 +81,10 @@ class Librarians:
         self._slots: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def work(self, tasks: Sequence[Task], budget: Budget, spent: float) -> list[TaskOutcome]:
-        """The outcome of each task of a question of which `spent` seconds are over, in order."""
-        return list(await asyncio.gather(*(self._run(task, budget, spent) for task in tasks)))
+    async def work(self, tasks: Sequence[Task], episode: Episode) -> list[TaskOutcome]:
+        """The outcome of each task of a question, in order."""
+        spent = episode.seconds
+        return list(await asyncio.gather(*(self._run(t, episode.budget, spent) for t in tasks)))
 
     async def _run(self, task: Task, budget: Budget, spent: float) -> TaskOutcome:
         loop = asyncio.get_running_loop()
@@ -192,7 +193,6 @@ class Round:
     episode: Episode
     scores: CandidateScores
     librarians: Librarians
-    budget: Budget
     pool: int
     rescored: int
     cut: bool = False
@@ -242,7 +242,7 @@ class Round:
 
     async def _retrieve(self) -> None:
         tasks = [partial(run_query, self.episode.tool, report.query) for report in self.reports]
-        outcomes = await self._work(tasks)
+        outcomes = await self.librarians.work(tasks, self.episode)
         for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
@@ -278,7 +278,7 @@ class Round:
             judging_task(self.episode, "score", docids, requirements="\n".join(needs))
             for docids, needs in allowed
         ]
-        outcomes = await self._work(tasks)
+        outcomes = await self.librarians.work(tasks, self.episode)
         for (docids, _), outcome in zip(allowed, outcomes, strict=True):
             self._add_scores(docids, outcome)
         _raise_first(outcomes)
@@ -323,11 +323,8 @@ class Round:
                 self.newly_scored.append(docid)
 
     def _calls_left(self) -> int:
-        most = self.budget.tool_calls
+        most = self.episode.budget.tool_calls
         return sys.maxsize if most is None else max(0, most - len(self.episode.tool.calls))
-
-    async def _work(self, tasks: Sequence[Task]) -> list[TaskOutcome]:
-        return await self.librarians.work(tasks, self.budget, self.episode.seconds)
 
 
 def _raise_first(outcomes: Sequence[TaskOutcome]) -> None:

@@ -432,7 +432,8 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
 def test_a_logistic_calibration_is_right_at_any_slope(tmp_path):
     path = tmp_path / "calibration.json"
     for slope, calibrated in ((1, 0.8), (2, 16 / 17), (80, 1.0), (-80, 0.0)):  # 0.8 has the odds 4
-        path.write_text(json.dumps({"method": "platt", "scorer": "", "slope": slope, "intercept": 0}))
+        fitted = {"method": "platt", "scorer": "", "slope": slope, "intercept": 0}
+        path.write_text(json.dumps(fitted))
         assert Calibration(str(path))(0.8) == pytest.approx(calibrated)
         assert Calibration(str(path))(0.0) == pytest.approx(0.0 if slope > 0 else 1.0, abs=1e-5)
 

@@ -206,7 +206,8 @@ def test_an_answer_cites_what_the_session_has_returned(row):
     tool = row.open()
     tool.call(*row.search)
     tool.call(*row.read)
-    answer = tool.answer("Explanation: [d3%p1] [d99] [d3]\nExact Answer: 3 [d1]\nDocuments: [d2] [d98]")
+    text = "Explanation: [d3%p1] [d99] [d3]\nExact Answer: 3 [d1]\nDocuments: [d2] [d98]"
+    answer = tool.answer(text)
     assert (answer.citations, answer.documents) == (("d3", "d1", "d2"), ("d2",))
     assert tool.exposures.tiers["cited"] == ("d3", "d1", "d2")
     assert tool.exposures.rows[-1].tier == "cited"
