@@ -87,7 +87,7 @@ class Backend:
 
 def tool(backend=None, **arguments):
     backend = backend or Backend()
-    return RankedBrowsing(**arguments).open(backend, store_of(CORPUS), clock=lambda: 0.0)
+    return RankedBrowsing(**arguments).open(backend, store_of(CORPUS))
 
 
 def ask(model, *, session=None, clock=None, **arguments):

@@ -28,7 +28,7 @@ CITED = "Explanation: as read [b]\nExact Answer: old\nConfidence: 80%"
 
 def opened(interface=RankedBrowsing, **settings):
     documents = {docid: Document(docid, "", text) for docid, text in TEXTS.items()}
-    return interface(**settings).open(WordBackend(TEXTS), store_of(documents), clock=lambda: 0.0)
+    return interface(**settings).open(WordBackend(TEXTS), store_of(documents))
 
 
 def run(model, tool=None, **arguments):

@@ -32,7 +32,7 @@ FOUND = (
 def session(tool=None):
     texts = {docid: f"{document.title}\n{document.text}" for docid, document in CORPUS.items()}
     tool = tool or TopK(k=3, max_tokens=None)
-    return tool.open(WordBackend(texts), store_of(CORPUS), clock=lambda: 0.0)
+    return tool.open(WordBackend(texts), store_of(CORPUS))
 
 
 def ask(*steps, turns=4, last=None, **arguments):

@@ -134,29 +134,18 @@ class SearchTool(ABC):
         check_int("max_rankings", self.max_rankings)
 
     def open(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        matching: str = "unknown",
+        self, backend: SearchBackend, store: DocumentStore, *, matching: str = "unknown"
     ) -> Self:
-        """A copy with its own state, for one question; `clock` returns seconds, and `matching` says
-        how the retriever of `backend` matches queries, for prompts."""
+        """A copy with its own state, for one question; `matching` says how the retriever of
+        `backend` matches queries, for prompts."""
         opened = copy.copy(self)
-        opened._begin(backend, store, clock, matching)
+        opened._begin(backend, store, matching)
         return opened
 
-    def _begin(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float],
-        matching: str,
-    ) -> None:
+    def _begin(self, backend: SearchBackend, store: DocumentStore, matching: str) -> None:
+        self.backend, self.store, self.matching = backend, store, matching
         self.tokens: Tokenizer = load_tokenizer(self.tokenizer)
-        self.backend, self.store, self.clock = backend, store, clock
-        self.matching = matching
+        self.clock: Callable[[], float] = time.perf_counter
         self.reasoning = self.search_id_suffix = self._blocked = ""
         self.keeps_calls = True
         self.exposures = ExposureLog()

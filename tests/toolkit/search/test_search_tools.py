@@ -65,8 +65,9 @@ class Row:
 
     def open(self, documents=DOCUMENTS, **settings):
         backend, store = searched(documents)
-        tool = self.tool(**{**self.settings, **settings})
-        return tool.open(backend, store, clock=itertools.count().__next__)
+        tool = self.tool(**{**self.settings, **settings}).open(backend, store)
+        tool.clock = itertools.count().__next__
+        return tool
 
 
 class SixHits(Literature):
