@@ -15,10 +15,9 @@ from soundingline.agents.base import (
 )
 from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
-from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.runs.run_folder import question_of
-from soundingline.toolkit.search.answers import ShownText, format_answer
+from soundingline.toolkit.search.answers import ShownText, format_answer, shown_texts
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer
@@ -126,7 +125,7 @@ class KeywordAgent(Agent):
         if self._simulated is None:
             answer = search.answer()
         else:
-            answer = self._simulated(episode.topic.qid, search.shown)
+            answer = self._simulated(episode.topic.qid, shown_texts(episode.tool.calls))
         text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
@@ -140,9 +139,6 @@ class KeywordSearch:
         self._clues = find_clues(self._question, agent.rarity)
         self._weights = {clue.stem: clue.weight for clue in self._clues}
         self._evidence = SeenEvidence(self._weights)
-        # The texts of the pages so far: excerpts or passages, and what was read.
-        self.shown: list[ShownText] = []
-        self._reading: dict[str, int] = {}  # the last text of each document that is read in pages
         self._refused = 0  # calls in a row
 
     @property
@@ -168,7 +164,6 @@ class KeywordSearch:
                 text = (hit.text or hit.snippet).strip()
                 title = hit.title or text.partition("\n")[0]
                 self._evidence.add(hit.unit_id, title, text)
-                self.shown.append(ShownText(parent(hit.unit_id), title, text))
 
     def read(self) -> None:
         """Read the most promising places."""
@@ -185,24 +180,11 @@ class KeywordSearch:
                 result = self._counted(self._episode.follow(unread.continuation, reason))
             page = result.page if result else None
             if isinstance(page, DocumentPage):
-                self._note(page, follows=unread.continuation is not None)
                 text = "\n".join(page.lines).strip()
                 self._evidence.add(unread.unit_id, page.title, text, opened=True)
                 self._evidence.visited(unread, page.continuation)
             else:
                 self._evidence.visited(unread, None)
-
-    def _note(self, page: DocumentPage, follows: bool) -> None:
-        """Note the text of a page. It joins that of the page before it, where a sentence may have
-        begun."""
-        text = "\n".join(page.lines)
-        if follows and page.docid in self._reading:
-            number = self._reading[page.docid]
-            before = self.shown[number]
-            self.shown[number] = before._replace(text=f"{before.text}\n{text}")
-            return
-        self._reading[page.docid] = len(self.shown)
-        self.shown.append(ShownText(page.docid, page.title, text))
 
     def _counted(self, result: ToolResult | None) -> ToolResult | None:
         """The result, after counting refusals in a row."""
