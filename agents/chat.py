@@ -18,7 +18,6 @@ from soundingline.agents.base import (
     Episode,
     OutOfTime,
     RunResources,
-    needed_arguments,
     within,
 )
 from soundingline.agents.prompt import MATCHED, QUERIES, about_queries, load_prompt
@@ -639,8 +638,8 @@ class AnswerReminder:
         if not self._search_demand_left or not self._search_missing:
             return False
         self._search_demand_left = False
-        spec = next(s for s in self._episode.specs() if s["name"] == self._search)
-        call = call_text(self._search, **dict.fromkeys(needed_arguments(spec), "..."))
+        needed = self._episode.tool.arguments(self._search, required=True)
+        call = call_text(self._search, **dict.fromkeys(needed, "..."))
         words = self._texts.words("first_call").replace("{call}", call)
         self._say("first_call", words.replace("{argument}", self._query_argument))
         return True

@@ -193,6 +193,13 @@ class SearchTool(ABC):
         """`[{"name", "description", "parameters"}]`, with parameters as strict JSON schemas."""
         return [tool.spec.schema() for tool in self._opened_tools.values()]
 
+    def arguments(self, name: str, *, required: bool = False) -> list[str]:
+        """The names of a tool's arguments, or of those alone that a call must give; empty for an
+        unknown tool."""
+        tool = self._opened_tools.get(name)
+        parameters = tool.spec.parameters if tool else ()
+        return [each.name for each in parameters if not (required and each.is_optional)]
+
     def instructions(self) -> str:
         """What a prompt says about the tools: a line for each, and what its arguments add once for
         all tools that have them."""
