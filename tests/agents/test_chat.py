@@ -901,11 +901,6 @@ def test_a_model_that_calls_instead_of_any_answer_ends_without_one(remind, reque
     assert counts(trajectory, "answered", "no_format", "failed") == [0, 0, 0]
 
 
-def test_a_reply_that_repeats_itself_twice_without_any_answer_fails_as_truncated():
-    trajectory = ask(ScriptedModel(calling(), ENDLESS, ENDLESS), remind=True)
-    assert ended(trajectory) == ("failed", "truncated") and counts(trajectory) == [0, 0]
-
-
 # Prompts, fingerprints.
 
 
