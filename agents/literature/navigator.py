@@ -258,7 +258,7 @@ class QuestionSearch:
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None
-            checkpoint = round_checkpoint(began, episode, scores, usage, ended)
+            checkpoint = round_checkpoint(began, episode, self._session, scores, usage, ended)
             self._saved_rounds.append(checkpoint)
         return not work.cut
 
@@ -302,7 +302,7 @@ class QuestionSearch:
         records = self._saved_rounds.read() if self._saved_rounds else []
         if not records:
             return 0
-        usage = restore(records, self._episode, self._scores)
+        usage = restore(records, self._episode, self._session, self._scores)
         self._ledger.add_prior_usage(self._qid, usage)
         for record in records:
             self._quiet = 0 if record["row"]["good"] else self._quiet + 1

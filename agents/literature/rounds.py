@@ -43,7 +43,7 @@ from soundingline.agents.literature.scores import CandidateScores
 from soundingline.toolkit.data import parent
 from soundingline.toolkit.llm.errors import ERRORS, BadRequest, LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.prices import UsageTotals, usage_totals
-from soundingline.toolkit.search.literature import MOST_DOCIDS
+from soundingline.toolkit.search.literature import MOST_DOCIDS, Literature
 from soundingline.toolkit.search.scoring import ScoresPage
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ResultsPage, ToolResult
@@ -337,26 +337,27 @@ def _raise_first(outcomes: Sequence[TaskOutcome]) -> None:
 def round_checkpoint(
     began: tuple[int, int, int],
     episode: Episode,
+    session: Literature,
     scores: CandidateScores,
     usage: Mapping[str, UsageTotals],
     ended: End | None,
 ) -> dict[str, Any]:
     """What a question needs to continue after its newest round, as JSON values.
 
-    `began` are the numbers of calls, exposures and messages at the beginning of the round, `usage`
-    is what the question has spent so far, by role, and `ended` the status and the reason if the
-    round was the last.
+    `began` are the numbers of calls, exposures and messages at the beginning of the round,
+    `session` is the tool of the episode, `usage` what the question has spent so far, by role, and
+    `ended` the status and the reason if the round was the last.
     """
-    tool, row = episode.tool, episode.rounds[-1]
+    row = episode.rounds[-1]
     calls, exposures, messages = began
     return {
         "row": dict(row),
-        "memory": tool.memory(row["documents"]),
+        "memory": session.memory(row["documents"]),
         "ended": ended,
         "retrieval": scores.retrieval,
         "titles": scores.titles,
-        "calls": [call_row(call) for call in tool.calls[calls:]],
-        "exposures": [exposure_row(row) for row in tool.exposures.rows[exposures:]],
+        "calls": [call_row(call) for call in session.calls[calls:]],
+        "exposures": [exposure_row(row) for row in session.exposures.rows[exposures:]],
         "messages": episode.messages[messages:],
         "warnings": list(episode.warnings),
         "books": {role: totals.nonzero() for role, totals in usage.items()},
@@ -366,7 +367,10 @@ def round_checkpoint(
 
 
 def restore(
-    checkpoints: Sequence[Mapping[str, Any]], episode: Episode, scores: CandidateScores
+    checkpoints: Sequence[Mapping[str, Any]],
+    episode: Episode,
+    session: Literature,
+    scores: CandidateScores,
 ) -> dict[str, UsageTotals]:
     """Continue after these rounds. Returns what they have spent, by role."""
     calls = [call_of(row) for one in checkpoints for row in one["calls"]]
@@ -374,7 +378,7 @@ def restore(
     rows = [one["row"] for one in checkpoints]
     last = checkpoints[-1]
     scores.restore(rows, last["retrieval"], last["titles"])
-    episode.tool.restore(calls, exposures, [one["memory"] for one in checkpoints])
+    session.restore(calls, exposures, [one["memory"] for one in checkpoints])
     episode.messages[:] = [message for one in checkpoints for message in one["messages"]]
     episode.warnings += [*last["warnings"], f"went on after round {len(checkpoints)}"]
     episode.rounds += rows

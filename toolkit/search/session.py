@@ -258,22 +258,6 @@ class SearchTool(ABC):
                 self.exposures.show(page.tier, map(parent, page.exposed), page.layer)
         return result
 
-    def memory(self, docids: Iterable[str]) -> dict[str, Any]:
-        """State that later calls on these documents depend on and that is not on record, as JSON
-        values for `restore`. An interface whose calls depend on each other overrides both."""
-        return {}
-
-    def restore(
-        self,
-        calls: Sequence[RecordedCall],
-        exposures: Sequence[Exposure],
-        memories: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Continue an earlier session from its record and its memories, in their order. Its
-        rankings cannot be paged through any more."""
-        self._calls += calls
-        self.exposures.restore(calls, exposures)
-
     def block(self, reason: str) -> None:
         """Refuse every later call with `reason`, for example that the time is over."""
         self._blocked = reason
