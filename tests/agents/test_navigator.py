@@ -90,7 +90,7 @@ def answered(
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in TEXTS),
         order=order,
     )
-    tool = Literature().bind(operators).open(WordBackend(texts), STORE)
+    tool = Literature(operators=operators).open(WordBackend(texts), STORE)
     bound = RunResources(budget or Budget(), model=model, **dict(resources))
     agent = Navigator(**settings).bind(bound)
     return asyncio.run(agent.run(Topic("q", QUESTION), tool))
@@ -395,7 +395,7 @@ def test_librarians_of_all_questions_share_one_bound():
     operators = Operators(locator=WholeDocuments(), scorer=Scorer(act))
     model = ScriptedModel(last=plan("mill", "barley", "Wey", "rye", "sea"))
     agent = Navigator(rounds=1, librarians=3).bind(RunResources(Budget(), model=model))
-    tools = [Literature().bind(operators).open(WordBackend(TEXTS), STORE) for _ in range(6)]
+    tools = [Literature(operators=operators).open(WordBackend(TEXTS), STORE) for _ in range(6)]
 
     async def all_questions():
         runs = (agent.run(Topic(f"q{n}", QUESTION), tool) for n, tool in enumerate(tools))
@@ -502,7 +502,7 @@ LINKED = {
 
 
 def answered_by_rules(tool=None, texts=RULE_TEXTS, calls=None, **settings):
-    tool = tool or Literature().bind(Operators(**BARE, **LINKED))
+    tool = tool or Literature(operators=Operators(**BARE, **LINKED))
     session = tool.open(WordBackend(texts), store_of(RULE_DOCUMENTS))
     agent = Navigator(**settings).bind(RunResources(Budget(tool_calls=calls)))
     return asyncio.run(agent.run(Topic("q", RULE_QUESTION), session))
@@ -550,7 +550,7 @@ def test_by_rules_the_document_that_meets_all_is_first_and_links_are_followed():
     trajectory = answered_by_rules(rounds=2)
     assert "linked" in trajectory.answer.documents
     assert {"resolve", "expand"} <= {call.name for call in trajectory.calls}
-    bare = Literature().bind(Operators(**BARE))
+    bare = Literature(operators=Operators(**BARE))
     without_links = answered_by_rules(bare)
     assert {call.name for call in without_links.calls} == {"search", "score"}
     assert without_links.answer.documents[0] == "good"
@@ -729,11 +729,8 @@ def started(world, path, tried, *, model, die_after=0, calls=None, **settings):
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in world.texts),
         order=world.order,
     )
-    tool = (
-        type("TwoPassages", (Literature,), {"passages": 2})()
-        .bind(operators)
-        .open(world, world.store)
-    )
+    two_passages = type("TwoPassages", (Literature,), {"passages": 2})
+    tool = two_passages(operators=operators).open(world, world.store)
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
     resources = RunResources(

@@ -146,10 +146,6 @@ class Literature(SearchTool):
         for name in ("depth", "max_lines", "max_bytes"):
             check_int(name, getattr(self, name))
 
-    def bind(self, operators: Operators) -> Literature:
-        """A copy of these settings with operators."""
-        return replace(self, operators=operators)
-
     def begin(self) -> None:
         self._qid = str(getattr(self.backend, "qid", ""))
         self._located: dict[str, tuple[Unit, ...]] = {}

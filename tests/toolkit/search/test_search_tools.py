@@ -796,7 +796,7 @@ OPERATORS = Operators(
 def session(operators=OPERATORS, documents=PAPERS, constants=(), **settings):
     tool = type("Smaller", (Literature,), dict(constants))
     backend = WordBackend({docid: document.text for docid, document in documents.items()})
-    return tool(**settings).bind(operators).open(backend, store_of(documents))
+    return tool(**settings, operators=operators).open(backend, store_of(documents))
 
 
 def test_each_layer_that_is_shown_is_an_exposure_with_its_tokens():
