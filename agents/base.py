@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -334,15 +333,10 @@ class Episode:
         """The tools that a language model is offered, as `SearchTool.specs` gives them."""
         return self.tool.specs()
 
-    @cached_property
-    def _tools_with_reasons(self) -> set[str]:
-        specs = self.tool.specs()
-        return {spec["name"] for spec in specs if "reason" in spec["parameters"]["properties"]}
-
     def call(self, name: str, arguments: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Call a tool. The messages record the call and the result. `reason` is the text of the
         call's message, and an argument of the call if the tool takes it."""
-        if reason and name in self._tools_with_reasons:
+        if reason and "reason" in self.tool.arguments(name):
             arguments = {"reason": reason, **arguments}
         identifier = self._request(name, arguments, reason)
         result = self.tool.call(name, arguments)
@@ -432,12 +426,6 @@ def search_tool_of(tool: SearchTool) -> tuple[str, str]:
             do="set searches_by on that tool of the interface, or choose another tool",
         )
     return search
-
-
-def needed_arguments(spec: Mapping[str, Any]) -> list[str]:
-    """The arguments that a call of a tool must give."""
-    properties = spec["parameters"]["properties"]
-    return [name for name, schema in properties.items() if "null" not in schema["type"]]
 
 
 class OutOfTime(Exception):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from soundingline.agents.base import Agent, Clock, Episode, search_tool_of
+from soundingline.agents.base import Agent, Episode, search_tool_of
 from soundingline.agents.chat import ChatAgent
 from soundingline.toolkit.corpus.resolve import AMBIGUOUS, UNRESOLVED, Resolver
 from soundingline.toolkit.data import Topic, parent
@@ -41,7 +40,6 @@ class OneShotAgent(Agent):
     name = "one_shot"
 
     listed: int = 50
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         check_int("listed", self.listed)
@@ -75,8 +73,9 @@ class ClosedBookAgent(ChatAgent):
     (`RunResources.resolver`; without one, nothing is listed). See `resolve_listed_titles`.
 
     Example:
-        >>> agent = ClosedBookAgent(budget=Budget(turns=1))
-        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
+        >>> agent = ClosedBookAgent()
+        >>> bound = agent.bind(RunResources(Budget(turns=1), model=model))  # doctest: +SKIP
+        >>> asyncio.run(bound.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "closed_book"

@@ -6,7 +6,6 @@ import asyncio
 import copy
 import json
 import math
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -16,11 +15,9 @@ from typing_extensions import Self
 from soundingline.agents.base import (
     Agent,
     Budget,
-    Clock,
     Episode,
     OutOfTime,
     RunResources,
-    needed_arguments,
     within,
 )
 from soundingline.agents.prompt import MATCHED, QUERIES, about_queries, load_prompt
@@ -36,7 +33,6 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn, user
-from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.search.answers import follows_format
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ToolResult, call_text
@@ -73,16 +69,14 @@ class ChatAgent(Agent):
     """ReAct over tool calls (Yao et al., 2023), with the rules of a prompt.
 
     Args:
-        model: the language model. None: that of `bind`.
         prompt: `pi_serini`, `browsecomp_plus`, another prompt of the package, or a path.
         queries: what a prompt with the place `{queries}`, such as `neutral`, says about queries:
             `neutral` says nothing, `words` that they are matched by words, `meaning` by meaning;
             `matched` says `words` over a lexical retriever, `meaning` over a learned one, and
             nothing over a fusion of both or an unknown one (`SearchTool.matching`).
-        budget: limits of a question. None: no limits.
-        settings: how the model samples. The tool choice is `none` if an answer is demanded.
         answer_extra: added to the body of requests that demand an answer, in addition to the
-            settings' own `extra`, such as a server's field for a grammar.
+            settings' own `extra`, such as a server's field for a grammar. Their tool choice is
+            `none`.
         remind: accept an answer without a line `Exact Answer` only after one reminder of the
             format. Not part of the published agents, whose first reply without a call is their
             answer.
@@ -93,7 +87,6 @@ class ChatAgent(Agent):
             the usage is the number of such replies. 0: the model is told once that its reply was
             empty. The agent of arXiv 2602.21456 (search_agent/oss_client.py at b546046) and
             BrowseComp-Plus's sample again without a bound.
-        ledger: where every request is recorded. None: a new ledger with the budget's caps.
 
     How a question ends (the status, and the reason if the status does not imply it):
 
@@ -108,30 +101,25 @@ class ChatAgent(Agent):
       `soundingline.toolkit.llm.errors`, or `defect`. Asked again when the run is resumed.
 
     Raises:
-        InputError: for impossible values, for a window that one reply would fill, for a cap on
-            money without a price, and for a session without a tool that the prompt names.
+        InputError: for impossible values, in `bind` for a window that one reply would fill and for
+            a cap on money without a price, and for a session without a tool that the prompt names.
 
     Example:
-        >>> agent = ChatAgent(prompt="browsecomp_plus", budget=Budget(turns=20))
-        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
+        >>> agent = ChatAgent(prompt="browsecomp_plus")
+        >>> bound = agent.bind(RunResources(Budget(turns=20), model=model))  # doctest: +SKIP
+        >>> asyncio.run(bound.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "chat"
     requires_llm = True
     accepts_llm = True
 
-    model: ChatModel | None = None
     prompt: str = "pi_serini"
     queries: str = "neutral"
-    budget: Budget | None = None
-    settings: SamplingParams | None = None
     answer_extra: Mapping[str, Any] | None = None
     remind: bool = False
     first_call: str | None = None
     resample: int = 0
-    price: Price = UNKNOWN
-    ledger: Ledger | None = None
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         if self.first_call not in (None, "search"):
@@ -148,8 +136,7 @@ class ChatAgent(Agent):
                 f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
                 valid="neutral, or a prompt with the line {queries}, such as agent.prompt=neutral",
             )
-        budget = self.budget or Budget()
-        self._use(RunResources(budget, self.ledger, self.model, self.settings, self.price))
+        self._use(RunResources(Budget()))
 
     def bind(self, resources: RunResources) -> Self:
         bound = copy.copy(self)
@@ -238,8 +225,7 @@ class ChatAgent(Agent):
     async def work(self, episode: Episode) -> None:
         """Answer one question. Any number of questions may run at once; tools run in threads."""
         qid, model, price = episode.topic.qid, self.resources.model, self.resources.price
-        if model is None:
-            raise RuntimeError("the agent has no model: bind it to one")
+        assert model is not None
         metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
         conversation = Conversation(episode, self._wrap(metered), self)
         try:
@@ -652,8 +638,8 @@ class AnswerReminder:
         if not self._search_demand_left or not self._search_missing:
             return False
         self._search_demand_left = False
-        spec = next(s for s in self._episode.specs() if s["name"] == self._search)
-        call = call_text(self._search, **dict.fromkeys(needed_arguments(spec), "..."))
+        needed = self._episode.tool.arguments(self._search, required=True)
+        call = call_text(self._search, **dict.fromkeys(needed, "..."))
         words = self._texts.words("first_call").replace("{call}", call)
         self._say("first_call", words.replace("{argument}", self._query_argument))
         return True

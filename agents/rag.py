@@ -116,8 +116,7 @@ def _reading(tool: SearchTool, unit_id: str, tokens: int) -> ToolResult | None:
     if tool.read_tool is None:
         return None
     name, argument = tool.read_tool
-    spec = next(each for each in tool.specs() if each["name"] == name)
-    taken = spec["parameters"]["properties"]
+    taken = tool.arguments(name)
     arguments: dict[str, Any] = {"reason": _READS} if "reason" in taken else {}
     arguments[argument] = unit_id
     for _ in range(_MOST_SERVED):

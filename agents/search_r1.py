@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from soundingline.agents.base import Episode, needed_arguments, search_tool_of
+from soundingline.agents.base import Episode, search_tool_of
 from soundingline.agents.baselines import EpisodeWithoutTools
 from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.data import Topic
@@ -48,8 +48,9 @@ class SearchR1Agent(ChatAgent):
         InputError: for a tool whose search needs other arguments than a query.
 
     Example:
-        >>> agent = SearchR1Agent(budget=Budget(turns=4))
-        >>> asyncio.run(agent.run(topic, tool))  # doctest: +SKIP
+        >>> agent = SearchR1Agent()
+        >>> bound = agent.bind(RunResources(Budget(turns=4), model=model))  # doctest: +SKIP
+        >>> asyncio.run(bound.run(topic, tool))  # doctest: +SKIP
     """
 
     name = "search_r1"
@@ -60,7 +61,7 @@ class SearchR1Agent(ChatAgent):
         """See `Agent`: the search must need a query alone, and the prompt must name no tool."""
         self._check_names(())
         name, argument = search_tool_of(tool)
-        needed = needed_arguments(next(s for s in tool.specs() if s["name"] == name))
+        needed = tool.arguments(name, required=True)
         if needed != [argument]:
             raise InputError(
                 f"the tool {name} needs {', '.join(needed)}, and Search-R1 writes queries alone",

@@ -433,7 +433,8 @@ def with_literature_tools(
         "scorer.content": scorer.fingerprint if scorer else "",
         "list_reranker.content": getattr(reranker, "fingerprint", ""),
     }
-    return search_tool.bind(operators), {name: text for name, text in prints.items() if text}
+    search_tool = replace(search_tool, operators=operators)
+    return search_tool, {name: text for name, text in prints.items() if text}
 
 
 def evidence_passages(benchmark: Benchmark, config: DictConfig) -> IndexedCollection:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from soundingline.agents.base import (
     Agent,
-    Clock,
     Episode,
     RunResources,
     search_tool_of,
 )
 from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
-from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.runs.run_folder import question_of
-from soundingline.toolkit.search.answers import ShownText, format_answer
+from soundingline.toolkit.search.answers import ShownText, format_answer, shown_texts
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import DocumentPage, ResultsPage, ToolResult
 from soundingline.toolkit.trajectory import Answer
@@ -82,10 +79,8 @@ class KeywordAgent(Agent):
         max_searches: searches of a question.
         reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
             known facts have. It reads what the searches and reads have shown, after they are over.
-        document_frequency: word -> number of documents that contain it, from the index.
-        documents: the number of documents of the corpus. Without these two, the rarity of a word
-            is estimated from its form.
 
+    The rarity of a word comes from the collection's index (`bind`), else from its form.
     A question takes at most 40 tool calls, 4 of which read. The status is `completed`, or `steered`
     if the tool closed and the answer is based on what was seen until then. Deterministic.
 
@@ -102,16 +97,13 @@ class KeywordAgent(Agent):
 
     max_searches: int = 3
     reader: str = "own"
-    document_frequency: Callable[[str], int] | None = None
-    documents: int | None = None
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         check_int("max_searches", self.max_searches, ge=0)
         if self.reader not in READERS:
             raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
         self._simulated: Callable[[str, Iterable[ShownText]], Answer] | None = None
-        self.rarity = Rarity(self.document_frequency, self.documents)
+        self.rarity = Rarity()
 
     def bind(self, resources: RunResources) -> KeywordAgent:
         """See `Agent`: binds the collection's statistics."""
@@ -133,7 +125,7 @@ class KeywordAgent(Agent):
         if self._simulated is None:
             answer = search.answer()
         else:
-            answer = self._simulated(episode.topic.qid, search.shown)
+            answer = self._simulated(episode.topic.qid, shown_texts(episode.tool.calls))
         text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
@@ -147,9 +139,6 @@ class KeywordSearch:
         self._clues = find_clues(self._question, agent.rarity)
         self._weights = {clue.stem: clue.weight for clue in self._clues}
         self._evidence = SeenEvidence(self._weights)
-        # The texts of the pages so far: excerpts or passages, and what was read.
-        self.shown: list[ShownText] = []
-        self._reading: dict[str, int] = {}  # the last text of each document that is read in pages
         self._refused = 0  # calls in a row
 
     @property
@@ -175,7 +164,6 @@ class KeywordSearch:
                 text = (hit.text or hit.snippet).strip()
                 title = hit.title or text.partition("\n")[0]
                 self._evidence.add(hit.unit_id, title, text)
-                self.shown.append(ShownText(parent(hit.unit_id), title, text))
 
     def read(self) -> None:
         """Read the most promising places."""
@@ -192,24 +180,11 @@ class KeywordSearch:
                 result = self._counted(self._episode.follow(unread.continuation, reason))
             page = result.page if result else None
             if isinstance(page, DocumentPage):
-                self._note(page, follows=unread.continuation is not None)
                 text = "\n".join(page.lines).strip()
                 self._evidence.add(unread.unit_id, page.title, text, opened=True)
                 self._evidence.visited(unread, page.continuation)
             else:
                 self._evidence.visited(unread, None)
-
-    def _note(self, page: DocumentPage, follows: bool) -> None:
-        """Note the text of a page. It joins that of the page before it, where a sentence may have
-        begun."""
-        text = "\n".join(page.lines)
-        if follows and page.docid in self._reading:
-            number = self._reading[page.docid]
-            before = self.shown[number]
-            self.shown[number] = before._replace(text=f"{before.text}\n{text}")
-            return
-        self._reading[page.docid] = len(self.shown)
-        self.shown.append(ShownText(page.docid, page.title, text))
 
     def _counted(self, result: ToolResult | None) -> ToolResult | None:
         """The result, after counting refusals in a row."""

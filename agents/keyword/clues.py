@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from soundingline.toolkit.errors import InputError, check_int
-
 WORD = re.compile(r"\d+(?:[.,]\d+)*(?![^\W_])|[^\W_]+(?:['’\-][^\W_]+)*")
 
 _STOP = """
@@ -75,13 +73,6 @@ class Rarity:
     def __init__(
         self, document_frequency: Callable[[str], int] | None = None, documents: int | None = None
     ) -> None:
-        if (document_frequency is None) != (documents is None):
-            raise InputError(
-                "only one of document_frequency and documents is set",
-                valid="both, from the index, or neither",
-            )
-        if documents is not None:
-            check_int("documents", documents)
         self._frequency = document_frequency
         self._documents = documents or 0
         self._most = self._idf(1) if documents else 1.0

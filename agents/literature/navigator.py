@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from soundingline.agents.base import (
     Agent,
     Budget,
-    Clock,
     End,
     Episode,
     OutOfTime,
@@ -119,7 +117,6 @@ class Navigator(Agent):
     checklist_scores: bool = True
     calibration: str | None = None
     prompt: str = "navigator"
-    clock: Clock = time.monotonic
 
     def __post_init__(self) -> None:
         for name in (
@@ -178,7 +175,7 @@ class QuestionSearch:
         self._navigator, self._episode, self._ledger = navigator, episode, ledger
         self._qid = episode.topic.qid
         self._session = _session(episode.tool)
-        self._budget = navigator.resources.budget
+        self._budget = episode.budget
         saved = navigator.resources.rounds
         self._saved_rounds = saved(self._qid) if saved else None
         self._scores = CandidateScores(
@@ -220,8 +217,7 @@ class QuestionSearch:
         if "order" not in self._tools or len(best) < 2:
             return
         task = judging_task(self._episode, "order", best)
-        spent = self._episode.seconds
-        (outcome,) = await self._navigator.workers.work([task], self._budget, spent)
+        (outcome,) = await self._navigator.workers.work([task], self._episode)
         if isinstance(outcome.raised, OutOfMoney):
             self._ended = out_of_money(outcome.raised)
         elif outcome.raised:
@@ -247,7 +243,6 @@ class QuestionSearch:
             episode=episode,
             scores=scores,
             librarians=navigator.workers,
-            budget=self._budget,
             pool=navigator.pool,
             rescored=navigator.listed,
         )
@@ -263,7 +258,7 @@ class QuestionSearch:
         if self._saved_rounds:
             usage = self._ledger.by_role(self._qid)
             ended = self._ended if work.cut else None
-            checkpoint = round_checkpoint(began, episode, scores, usage, ended)
+            checkpoint = round_checkpoint(began, episode, self._session, scores, usage, ended)
             self._saved_rounds.append(checkpoint)
         return not work.cut
 
@@ -307,21 +302,15 @@ class QuestionSearch:
         records = self._saved_rounds.read() if self._saved_rounds else []
         if not records:
             return 0
-        try:
-            usage = restore(records, self._episode, self._scores)
-            ended = records[-1]["ended"]
-            if ended is not None:
-                status, reason = map(str, ended)
-                self._ended = status, reason
-        except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(
-                f"the rounds of question {self._qid} cannot be read: {error!r}",
-                do="move the file that ends in .rounds.jsonl away from the run's folder queries",
-            ) from error
+        usage = restore(records, self._episode, self._session, self._scores)
         self._ledger.add_prior_usage(self._qid, usage)
         for record in records:
-            self._quiet = 0 if record["row"].get("good") else self._quiet + 1
-        return len(records) if ended is None else self._navigator.rounds
+            self._quiet = 0 if record["row"]["good"] else self._quiet + 1
+        if records[-1]["ended"] is None:
+            return len(records)
+        status, reason = records[-1]["ended"]
+        self._ended = status, reason
+        return self._navigator.rounds
 
     def _answer(self) -> None:
         """Answer with the best documents of the corpus."""
@@ -363,7 +352,6 @@ class QuestionSearch:
             queries=navigator.queries,
             requirements=navigator.requirements,
             shown=navigator.shown,
-            budget=self._budget,
             tools=self._tools,
             passages=self._session.passage_texts,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from soundingline.agents.base import Budget, Episode, OutOfTime, within
+from soundingline.agents.base import Episode, OutOfTime, within
 from soundingline.agents.chat import message_bytes
 from soundingline.agents.literature.scores import CandidateScores
 from soundingline.agents.prompt import prompt_sections
@@ -238,13 +238,13 @@ class ModelPlanner:
     queries: int
     requirements: int
     shown: int
-    budget: Budget
     tools: Collection[str]
     passages: PassageTexts
 
     def __post_init__(self) -> None:
-        window = self.budget.context_window
-        longest = max(self.budget.answer_tokens, self.sampling.max_output_tokens or 0)
+        budget = self.episode.budget
+        window = budget.context_window
+        longest = max(budget.answer_tokens, self.sampling.max_output_tokens or 0)
         self._room = None if window is None else window - longest
         operators = "\n  ".join(text for name, text in _OPERATORS.items() if name in self.tools)
         self._system = fill(
@@ -282,7 +282,7 @@ class ModelPlanner:
         return None
 
     async def _reply(self, messages: Sequence[Mapping[str, object]]) -> Turn:
-        patience = self.budget.patience(self.episode.seconds)
+        patience = self.episode.budget.patience(self.episode.seconds)
         try:
             turn = await within(self.model.respond(messages, (), self.sampling), patience)
         except ContextOverflow as error:
@@ -298,7 +298,7 @@ class ModelPlanner:
             sum(map(message_bytes, messages)) // _BYTES_PER_TOKEN if input is None else input,
             message_bytes(message) // _BYTES_PER_TOKEN if output is None else output,
         )
-        if self.budget.is_over(self.episode.seconds):
+        if self.episode.budget.is_over(self.episode.seconds):
             raise OutOfTime
         return turn
 

@@ -44,7 +44,7 @@ from soundingline.toolkit.data import parent
 from soundingline.toolkit.errors import parse
 from soundingline.toolkit.llm.errors import ERRORS, BadRequest, LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.prices import UsageTotals
-from soundingline.toolkit.search.literature import MOST_DOCIDS
+from soundingline.toolkit.search.literature import MOST_DOCIDS, Literature
 from soundingline.toolkit.search.scoring import ScoresPage
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ResultsPage, ToolResult
@@ -82,9 +82,10 @@ class Librarians:
         self._slots: asyncio.Semaphore | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def work(self, tasks: Sequence[Task], budget: Budget, spent: float) -> list[TaskOutcome]:
-        """The outcome of each task of a question of which `spent` seconds are over, in order."""
-        return list(await asyncio.gather(*(self._run(task, budget, spent) for task in tasks)))
+    async def work(self, tasks: Sequence[Task], episode: Episode) -> list[TaskOutcome]:
+        """The outcome of each task of a question, in order."""
+        spent = episode.seconds
+        return list(await asyncio.gather(*(self._run(t, episode.budget, spent) for t in tasks)))
 
     async def _run(self, task: Task, budget: Budget, spent: float) -> TaskOutcome:
         loop = asyncio.get_running_loop()
@@ -193,7 +194,6 @@ class Round:
     episode: Episode
     scores: CandidateScores
     librarians: Librarians
-    budget: Budget
     pool: int
     rescored: int
     cut: bool = False
@@ -243,7 +243,7 @@ class Round:
 
     async def _retrieve(self) -> None:
         tasks = [partial(run_query, self.episode.tool, report.query) for report in self.reports]
-        outcomes = await self._work(tasks)
+        outcomes = await self.librarians.work(tasks, self.episode)
         for report, outcome in zip(self.reports, outcomes, strict=True):
             report.error = outcome.error
             for served in outcome.served:
@@ -279,7 +279,7 @@ class Round:
             judging_task(self.episode, "score", docids, requirements="\n".join(needs))
             for docids, needs in allowed
         ]
-        outcomes = await self._work(tasks)
+        outcomes = await self.librarians.work(tasks, self.episode)
         for (docids, _), outcome in zip(allowed, outcomes, strict=True):
             self._add_scores(docids, outcome)
         _raise_first(outcomes)
@@ -324,11 +324,8 @@ class Round:
                 self.newly_scored.append(docid)
 
     def _calls_left(self) -> int:
-        most = self.budget.tool_calls
+        most = self.episode.budget.tool_calls
         return sys.maxsize if most is None else max(0, most - len(self.episode.tool.calls))
-
-    async def _work(self, tasks: Sequence[Task]) -> list[TaskOutcome]:
-        return await self.librarians.work(tasks, self.budget, self.episode.seconds)
 
 
 def _raise_first(outcomes: Sequence[TaskOutcome]) -> None:
@@ -341,26 +338,27 @@ def _raise_first(outcomes: Sequence[TaskOutcome]) -> None:
 def round_checkpoint(
     began: tuple[int, int, int],
     episode: Episode,
+    session: Literature,
     scores: CandidateScores,
     usage: Mapping[str, UsageTotals],
     ended: End | None,
 ) -> dict[str, Any]:
     """What a question needs to continue after its newest round, as JSON values.
 
-    `began` are the numbers of calls, exposures and messages at the beginning of the round, `usage`
-    is what the question has spent so far, by role, and `ended` the status and the reason if the
-    round was the last.
+    `began` are the numbers of calls, exposures and messages at the beginning of the round,
+    `session` is the tool of the episode, `usage` what the question has spent so far, by role, and
+    `ended` the status and the reason if the round was the last.
     """
-    tool, row = episode.tool, episode.rounds[-1]
+    row = episode.rounds[-1]
     calls, exposures, messages = began
     return {
         "row": dict(row),
-        "memory": tool.memory(row["documents"]),
+        "memory": session.memory(row["documents"]),
         "ended": ended,
         "retrieval": scores.retrieval,
         "titles": scores.titles,
-        "calls": [call_row(call) for call in tool.calls[calls:]],
-        "exposures": [exposure_row(row) for row in tool.exposures.rows[exposures:]],
+        "calls": [call_row(call) for call in session.calls[calls:]],
+        "exposures": [exposure_row(row) for row in session.exposures.rows[exposures:]],
         "messages": episode.messages[messages:],
         "warnings": list(episode.warnings),
         "books": {role: totals.nonzero() for role, totals in usage.items()},
@@ -370,27 +368,20 @@ def round_checkpoint(
 
 
 def restore(
-    checkpoints: Sequence[Mapping[str, Any]], episode: Episode, scores: CandidateScores
+    checkpoints: Sequence[Mapping[str, Any]],
+    episode: Episode,
+    session: Literature,
+    scores: CandidateScores,
 ) -> dict[str, UsageTotals]:
-    """Continue after these rounds. Returns what they have spent, by role.
-
-    Raises:
-        InputError, ValueError, TypeError, KeyError, AttributeError: if they are not checkpoints.
-            The episode is unchanged then.
-    """
+    """Continue after these rounds. Returns what they have spent, by role."""
     calls = [call_of(row) for one in checkpoints for row in one["calls"]]
     exposures = [exposure_of(row) for one in checkpoints for row in one["exposures"]]
-    messages = [dict(message) for one in checkpoints for message in one["messages"]]
-    memories = [one["memory"] for one in checkpoints]
     rows = [one["row"] for one in checkpoints]
     last = checkpoints[-1]
-    usage = parse(dict[str, UsageTotals], last["books"], where="the usage of a round")
-    seconds, warnings = float(last["seconds"]), list(map(str, last["warnings"]))
-    virtual = float(last.get("reply_seconds", 0.0))
     scores.restore(rows, last["retrieval"], last["titles"])
-    episode.tool.restore(calls, exposures, memories)
-    episode.messages[:] = messages
-    episode.warnings += [*warnings, f"went on after round {len(checkpoints)}"]
+    session.restore(calls, exposures, [one["memory"] for one in checkpoints])
+    episode.messages[:] = [message for one in checkpoints for message in one["messages"]]
+    episode.warnings += [*last["warnings"], f"went on after round {len(checkpoints)}"]
     episode.rounds += rows
-    episode.earlier_seconds, episode.reply_seconds = seconds, virtual
-    return usage
+    episode.earlier_seconds, episode.reply_seconds = last["seconds"], last["reply_seconds"]
+    return parse(dict[str, UsageTotals], last["books"], where="the usage of a round")

@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from soundingline.toolkit.data import parent
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.search.scoring import SATISFIED, DocumentScore, RequirementScore
 
@@ -176,19 +174,16 @@ class CandidateScores:
 
 class _Isotonic(TypedDict):
     method: Literal["isotonic"]
-    scorer: NotRequired[str]
+    scorer: str
     x: list[float]
     y: list[float]
 
 
 class _Logistic(TypedDict):
     method: Literal["platt", "temperature"]
-    scorer: NotRequired[str]
+    scorer: str
     slope: float
     intercept: float
-
-
-_Fitted = Annotated[_Isotonic | _Logistic, Field(discriminator="method")]
 
 
 class Calibration:
@@ -197,14 +192,9 @@ class Calibration:
     fingerprint of the scorer that it was fitted for."""
 
     def __init__(self, path: str) -> None:
-        do = "give agent.calibration a file of soundingline calibrate, or set null"
-        self._fitted = read_json(Path(path), _Fitted, do=do)
-        self.method: str = self._fitted["method"]
-        self.scorer: str = self._fitted.get("scorer", "")
-        if self.method == "isotonic":
-            x, y = self._fitted["x"], self._fitted["y"]
-            if not x or len(x) != len(y) or sorted(x) != x:
-                raise InputError(f"x and y in {path} are not a function", do=do)
+        do = "set agent.calibration to a file of soundingline calibrate, or to null"
+        self._fitted: Any = read_json(Path(path), _Isotonic | _Logistic, do=do)
+        self.scorer: str = self._fitted["scorer"]
 
     @property
     def fingerprint(self) -> str:
@@ -213,12 +203,13 @@ class Calibration:
 
     def __call__(self, probability: float) -> float:
         """The calibrated probability, 0 to 1."""
-        if self.method == "isotonic":
-            value = float(np.interp(probability, self._fitted["x"], self._fitted["y"]))
+        fitted = self._fitted
+        if fitted["method"] == "isotonic":
+            value = float(np.interp(probability, fitted["x"], fitted["y"]))
         else:
             # The logistic function by the hyperbolic tangent, which does not overflow.
-            score = self._fitted["slope"] * logit(probability) + self._fitted["intercept"]
-            value = (1 + math.tanh(score / 2)) / 2
+            odds = fitted["slope"] * logit(probability) + fitted["intercept"]
+            value = (1 + math.tanh(odds / 2)) / 2
         return min(max(value, 0.0), 1.0)
 
 

@@ -40,7 +40,7 @@ class PiSeriniTools(RankedBrowsing):
 
     @classmethod
     def like(cls, other: object) -> PiSeriniTools:
-        """With the settings of another interface, if that is a `RankedBrowsing`."""
+        """With the settings of another search tool, if that is a `RankedBrowsing`."""
         return cls(**settings_of(other, RankedBrowsing) or {"excerpt": "first_match"})
 
     def tools(self) -> Iterable[Tool]:
@@ -141,7 +141,7 @@ class BrowseCompPlusTools(TopK):
 
     @classmethod
     def like(cls, other: object) -> BrowseCompPlusTools:
-        """With the settings of another interface, if that is a `TopK`, but for the form."""
+        """With the settings of another search tool, if that is a `TopK`, but for the form."""
         settings = settings_of(other, TopK) or {"get_document": True}
         return cls(**{**settings, "query_argument": "query", "output": "json"})
 

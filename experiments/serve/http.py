@@ -170,7 +170,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
                 "run": run.folder.name if run else None,
                 "questions": counts,
                 "sessions": len(sessions),
-                "interfaces": list(service.interfaces),
+                "interfaces": list(service.search_tools),
             }
         )
 
@@ -258,10 +258,10 @@ def reply(value: Any, status: int = 200, *, limit: int | None = None) -> Respons
     return Response(text, status, media_type="application/json")
 
 
-def application(service: Service, mcp_interface: str = "tool") -> FastAPI:
-    """The ASGI application of all endpoints. `mcp_interface` is the one whose tools are at `/mcp`;
+def application(service: Service, mcp_tool: str = "tool") -> FastAPI:
+    """The ASGI application of all endpoints. `mcp_tool` is the one whose tools are at `/mcp`;
     those at `/sse` are the configured ones."""
-    routes, manager = mcp_routes(service, mcp_interface)
+    routes, manager = mcp_routes(service, mcp_tool)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -377,10 +377,10 @@ def http_server(service: Service) -> uvicorn.Server:
     """The server of all HTTP endpoints, which is not started yet. For a `TopK`, `/mcp` has
     BrowseComp-Plus's form of it."""
     options = service.options
-    interface = "browsecomp_plus" if isinstance(service.interfaces["tool"], TopK) else "tool"
+    search_tool = "browsecomp_plus" if isinstance(service.search_tools["tool"], TopK) else "tool"
     return uvicorn.Server(
         uvicorn.Config(
-            application(service, interface),
+            application(service, search_tool),
             # A session over SSE has two connections; the rest is for clients without sessions.
             limit_concurrency=2 * options.max_sessions + _MORE_CONNECTIONS,
             log_config=None,

@@ -43,18 +43,18 @@ _WRITES = types.ToolAnnotations(read_only_hint=False, destructive_hint=False)
 
 
 class McpTools:
-    """The tools of one interface for MCP clients, and in a run `question` and `submit_answer`. With
-    `handles`, tools show the argument `session` in a run; they take it in any case. Search ids of
-    `named` tools carry the session's handle if no run is recorded."""
+    """The functions of one search tool for MCP clients, and in a run `question` and
+    `submit_answer`. With `handles`, tools show the argument `session` in a run; they take it in any
+    case. Search ids of `named` tools carry the session's handle if no run is recorded."""
 
     def __init__(
-        self, service: Service, interface: str, *, handles: bool = False, named: bool = False
+        self, service: Service, search_tool: str, *, handles: bool = False, named: bool = False
     ) -> None:
         self._service = service
-        self._interface = interface
+        self._search_tool = search_tool
         self._named = named and service.questions is None
         handle = {"session": _HANDLE} if handles and service.questions is not None else {}
-        self._tools = [_mcp_tool(spec, handle) for spec in service.specs(interface)]
+        self._tools = [_mcp_tool(spec, handle) for spec in service.specs(search_tool)]
         if service.questions is not None:
             self._tools += _session_tools(handle)
 
@@ -109,14 +109,14 @@ class McpTools:
         session = session or service.of_search_id(arguments.get("search_id"))
         if session is None and connection:
             session = service.sessions.of_connection(connection) or service.open(
-                self._interface, connection, named=self._named
+                self._search_tool, connection, named=self._named
             )
         if name == "question" and service.questions is not None:
-            question = await service.next_question(session, self._interface, connection)
+            question = await service.next_question(session, self._search_tool, connection)
             return json.dumps(question, ensure_ascii=False), False
         once = session is None and self._named
         if once:  # only its search ids will lead back to this session
-            session = service.open(self._interface, named=True)
+            session = service.open(self._search_tool, named=True)
         if session is None:
             raise ApiError(
                 400,
@@ -163,21 +163,21 @@ def _instructions(tools: Sequence[types.Tool], service: Service) -> str:
 
 
 def mcp_routes(
-    service: Service, interface: str
+    service: Service, search_tool: str
 ) -> tuple[list[BaseRoute], StreamableHTTPSessionManager]:
-    """The routes of MCP over HTTP: `/mcp` with the tools of `interface` over streamable HTTP and
+    """The routes of MCP over HTTP: `/mcp` with the tools of `search_tool` over streamable HTTP and
     SSE, `/sse` with the configured tool over SSE. The manager must run while they are served."""
     options = service.options
     transport = SseServerTransport(_MESSAGES, max_request_body_size=options.max_request_bytes)
     manager = StreamableHTTPSessionManager(
-        McpTools(service, interface, handles=True, named=True).server(),
+        McpTools(service, search_tool, handles=True, named=True).server(),
         json_response=True,
         max_request_body_size=options.max_request_bytes,
         session_idle_timeout=options.idle_seconds,
         max_sessions=options.max_sessions,
     )
     configured = _SseApp(McpTools(service, "tool", named=True), transport)
-    sse = _SseApp(McpTools(service, interface, named=True), transport)
+    sse = _SseApp(McpTools(service, search_tool, named=True), transport)
 
     async def post(scope: Scope, receive: Receive, send: Send) -> None:
         # The client may go while its message waits to be read.
@@ -245,7 +245,7 @@ for _name in ("mcp.server.sse", "mcp.server.streamable_http"):
 
 
 def _mcp_tool(spec: Mapping[str, Any], more: Mapping[str, Any]) -> types.Tool:
-    """A tool of an interface, with `more` parameters. What strict function calling writes as
+    """A function of a search tool, with `more` parameters. What strict function calling writes as
     required and nullable is optional here, because many clients reject a schema with a list of
     types."""
     parameters = spec["parameters"]

@@ -164,12 +164,12 @@ def make_service(
     from soundingline.experiments.serve.mcp import SESSION_TOOLS
     from soundingline.experiments.serve.sessions import Service
 
-    interfaces = {
+    search_tools = {
         "tool": tool,
         "browsecomp_plus": BrowseCompPlusTools.like(tool),
         "pi_serini": PiSeriniTools.like(tool),
     }
-    service = Service(interfaces, backend, store, options, questions=questions, ledger=ledger)
+    service = Service(search_tools, backend, store, options, questions=questions, ledger=ledger)
     for spec in service.specs("tool"):
         if spec["name"] in SESSION_TOOLS:
             raise InputError(

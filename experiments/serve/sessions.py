@@ -117,11 +117,11 @@ def finite(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def settings_of(tool: object, interface: type[SearchTool]) -> dict[str, Any]:
-    """The settings of a tool that is of this interface; empty for another one."""
-    if not isinstance(tool, interface):
+def settings_of(tool: object, kind: type[SearchTool]) -> dict[str, Any]:
+    """The settings of a search tool of this kind; empty for another one."""
+    if not isinstance(tool, kind):
         return {}
-    return {each.name: getattr(tool, each.name) for each in fields(interface) if each.init}
+    return {each.name: getattr(tool, each.name) for each in fields(kind) if each.init}
 
 
 def answer_text(answer: str, explanation: str = "", confidence: float | None = None) -> str:
@@ -296,7 +296,7 @@ class Service:
     in threads, so that a slow one delays its own session only.
 
     Args:
-        interfaces: the tools that a session can be opened with, by name.
+        search_tools: those that a session can be opened with, by name.
         backend: returns the pipeline of a question by its id; of the empty one, that of none.
         store, options: the documents, and the bounds.
         questions: the run, if one is recorded. A session then has tools only while it has a
@@ -306,7 +306,7 @@ class Service:
 
     def __init__(
         self,
-        interfaces: Mapping[str, SearchTool],
+        search_tools: Mapping[str, SearchTool],
         backend: Callable[[str], SearchBackend],
         store: DocumentStore,
         options: ServerOptions,
@@ -314,7 +314,7 @@ class Service:
         questions: QuestionQueue | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        self.interfaces = interfaces
+        self.search_tools = search_tools
         self.backend = backend("")
         self.store = store
         self.options = options
@@ -325,14 +325,14 @@ class Service:
         self.sessions = SessionTable(options.max_sessions, options.idle_seconds, self._ended)
 
     def open(
-        self, interface: str = "tool", connection: str = "", *, named: bool = False
+        self, search_tool: str = "tool", connection: str = "", *, named: bool = False
     ) -> ClientSession:
         """Open a session without a question, which belongs to the `connection` if there is one.
         Search ids of a `named` one carry its handle (`s1@<handle>`)."""
         self.sessions.make_room()
-        tool = self.tool(interface)
+        tool = self.tool(search_tool)
         session = ClientSession(
-            self.interfaces[interface], Episode(_NO_TOPIC, tool), connection=connection
+            self.search_tools[search_tool], Episode(_NO_TOPIC, tool), connection=connection
         )
         if named and isinstance(tool, RankedBrowsing):
             tool.search_id_suffix = f"@{session.handle}"
@@ -345,9 +345,9 @@ class Service:
         _, _, handle = search_id.rpartition("@") if isinstance(search_id, str) else ("", "", "")
         return self.sessions.find(handle)
 
-    def specs(self, interface: str) -> list[dict[str, Any]]:
-        """The schemas of an interface's tools."""
-        return self.tool(interface).specs()
+    def specs(self, search_tool: str) -> list[dict[str, Any]]:
+        """The schemas of the functions of a search tool."""
+        return self.tool(search_tool).specs()
 
     async def run(self, function: Callable[[], T]) -> T:
         """What `function`, which belongs to no session, returns, in a thread; `ApiError` for what
@@ -425,7 +425,7 @@ class Service:
             raise _defect(error) from error
 
     async def next_question(
-        self, session: ClientSession | None, interface: str = "tool", connection: str = ""
+        self, session: ClientSession | None, search_tool: str = "tool", connection: str = ""
     ) -> dict[str, Any]:
         """The question of the session, or the next one of the run, for which a session is opened
         if there is none. As the reply to a client, with the counts of questions that are not
@@ -433,7 +433,7 @@ class Service:
         questions = self._recorded()
         topic = session.topic if session else None
         if topic is None and questions.has_next:
-            session = session or self.open(interface, connection)
+            session = session or self.open(search_tool, connection)
             topic = questions.next()
             self._begin(session, topic)
         return {
@@ -490,12 +490,12 @@ class Service:
         tool = session.tool.open(self._backend_of(topic.qid if topic else ""), self.store)
         session.topic, session.episode, session.calls = topic, Episode(topic or _NO_TOPIC, tool), 0
 
-    def tool(self, interface: str) -> SearchTool:
-        """A new tool of an interface, without a question."""
-        if interface not in self.interfaces:
-            names = ", ".join(self.interfaces)
+    def tool(self, search_tool: str) -> SearchTool:
+        """A session of a search tool, without a question."""
+        if search_tool not in self.search_tools:
+            names = ", ".join(self.search_tools)
             raise ApiError(400, "unknown_interface", f"the interfaces are: {names}")
-        return self.interfaces[interface].open(self.backend, self.store)
+        return self.search_tools[search_tool].open(self.backend, self.store)
 
 
 def _defect(error: Exception) -> ApiError:

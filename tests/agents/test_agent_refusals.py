@@ -3,20 +3,19 @@
 import math
 
 import pytest
+from support.agents import bound
 from support.assertions import refused
-from support.llm_model import ScriptedModel
 
 from soundingline.agents.base import Budget
 from soundingline.agents.baselines import OneShotAgent
 from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
-from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature import Navigator
 from soundingline.agents.rag import RagAgent
 
 
 def chat(**limits):
-    return ChatAgent(model=ScriptedModel(), budget=Budget(**limits))
+    return bound(budget=Budget(**limits))
 
 
 REFUSED = [
@@ -39,11 +38,7 @@ REFUSED = [
     (Budget, {"stage_seconds": {"rerank": 1}}, "names rerank. valid: rewriter, .*, reranker"),
     (Budget, {"stage_seconds": {"reranker": -1}}, "budget.stage_seconds.reranker=-1"),
     *((KeywordAgent, {"max_searches": most}, "max_searches") for most in (-1, 2.5, True)),
-    (KeywordAgent, {"documents": 0}, "documents"),
     (KeywordAgent, {"reader": "best"}, r"agent.reader='best'. valid: own, simulated"),
-    (Rarity, {"documents": 5}, "documents"),
-    (Rarity, {"document_frequency": len}, "documents"),
-    (Rarity, {"document_frequency": len, "documents": 0}, "documents"),
     *((Navigator, {name: 0}, name) for name in ("rounds", "queries", "requirements", "pool")),
     *((Navigator, {name: 0}, name) for name in ("shown", "listed", "patience", "ordered")),
     *((Navigator, {name: 0}, name) for name in ("enough", "librarians", "librarian_seconds")),

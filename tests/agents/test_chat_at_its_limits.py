@@ -15,15 +15,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.agents import bound
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ANSWER, ScriptedModel, call, calling, saying, search, used
-from support.llm_server import Cut, Fail, Say, Stall, running_peer
+from support.llm_server import Fail, Say, running_peer
 from support.needs import cases, needs
 from support.runs import ended, without_times
 from support.tool_caller import WORDS
 
 from soundingline.agents.base import Budget
-from soundingline.agents.chat import ChatAgent, message_bytes
+from soundingline.agents.chat import message_bytes
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
@@ -32,7 +33,6 @@ from soundingline.toolkit.llm.anthropic import AnthropicMessages
 from soundingline.toolkit.llm.errors import BadRequest, ContextOverflow, Truncated
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.local_servers import LlamaCppServer, serving
-from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai import OpenAIChat, OpenAIResponses
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.search import RankedBrowsing, TopK
@@ -64,7 +64,7 @@ def own_question(messages, settings):
 
 
 def run_rollouts(count, choose=own_question, **arguments):
-    agent = ChatAgent(model=ScriptedModel(choose=choose), **arguments)
+    agent = bound(ScriptedModel(choose=choose), **arguments)
 
     async def together():
         topics = [Topic(f"q{n}", f"mill {n}") for n in range(count)]
@@ -104,7 +104,7 @@ def test_an_answer_is_read_while_the_event_loop_goes_on(monkeypatch):
         return read(text)
 
     async def question():
-        agent = ChatAgent(model=ScriptedModel(choose=own_question))
+        agent = bound(ScriptedModel(choose=own_question))
         task = asyncio.create_task(agent.run(Topic("q", "mill 7"), tool))
         while not reading.is_set():
             await asyncio.sleep(0.001)
@@ -195,7 +195,7 @@ def test_thousands_of_strange_calls_end_in_results_or_tool_errors(tool, right):
         calls = tuple(strange_call(draw, f"c{turn}-{n}", right) for n in range(4))
         return Turn(tool_calls=calls, reasoning=draw.choice(TEXTS))
 
-    agent = ChatAgent(model=ScriptedModel(choose=choose))
+    agent = bound(ScriptedModel(choose=choose))
     errors = 0
     for number in range(STRANGE):
         topic = Topic(f"q{number}", "Which mill?")
@@ -221,7 +221,7 @@ def test_a_cancelled_question_ends_at_once_and_takes_its_request_with_it():
             ended.append("request")
 
     async def cancelled():
-        agent = ChatAgent(model=ScriptedModel(stall), budget=Budget(seconds=60))
+        agent = bound(ScriptedModel(stall), budget=Budget(seconds=60))
         task = asyncio.create_task(agent.run(Topic("q", "mill?"), ranked_session()))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -276,8 +276,8 @@ def forced(address):
 
     async def answered():
         model = client(address)
-        agent = ChatAgent(
-            model=model,
+        agent = bound(
+            model,
             budget=Budget(turns=TURNS),
             settings=SamplingParams(tool_choice="required", max_output_tokens=2000, timeout=120),
             answer_extra={"grammar": GRAMMAR},
@@ -303,11 +303,6 @@ def test_a_forced_call_follows_the_schema_and_an_answer_the_grammar(forced):
             assert made.error in ("", "unknown_search_id", "past_the_end"), made.output
         assert re.fullmatch(ANSWER_FORM, trajectory.messages[-1]["content"])
         assert trajectory.answer.exact in WORDS
-
-
-@pytest.mark.slow
-@needs_llamacpp
-def test_calls_reach_the_collection(forced):
     calls = [call for trajectory in forced[0] for call in trajectory.calls if not call.error]
     assert any(call.ranking for call in calls)
     assert any(trajectory.tiers.get("previewed") for trajectory in forced[0])
@@ -325,24 +320,7 @@ def test_every_request_is_metered_and_the_prefix_is_reused(forced):
         assert getattr(total, name) == sum(each.usage[name] for each in trajectories) > 0
 
 
-@pytest.mark.slow
-@needs_llamacpp
-def test_without_tools_it_only_talks(address):
-    async def ask():
-        model = client(address)
-        try:
-            settings = SamplingParams(extra={"grammar": 'root ::= "town" | "river"'})
-            return await model.respond([user("Which?")], [], settings)
-        finally:
-            await model.close()
-
-    turn = asyncio.run(ask())
-    assert turn.text in ("town", "river")
-    assert turn.finish_reason == "stop"
-    assert not turn.tool_calls
-
-
-# The end of the model's window, and servers that misbehave.
+# The end of the model's window.
 
 QUESTION = Topic("q1", "Who built Grenholm Mill?")
 WINDOW, LONGEST, ANSWER_TOKENS = 24_000, 6_000, 2_000
@@ -370,7 +348,7 @@ def looking(*usage, **fields):
 
 def run(model, session, longest=None, prompt="pi_serini", **limits):
     sampling = SamplingParams(max_output_tokens=longest)
-    agent = ChatAgent(model=model, prompt=prompt, settings=sampling, budget=Budget(**limits))
+    agent = bound(model, prompt=prompt, settings=sampling, budget=Budget(**limits))
     return asyncio.run(agent.run(QUESTION, session))
 
 
@@ -492,7 +470,7 @@ def overflow(window=None):
 def questions(model, session, count=1, longest=None, **limits):
     """Questions of one run, one after the other."""
     sampling = SamplingParams(max_output_tokens=longest)
-    agent = ChatAgent(model=model, settings=sampling, budget=Budget(**limits))
+    agent = bound(model, settings=sampling, budget=Budget(**limits))
     return [asyncio.run(agent.run(QUESTION, session())) for _ in range(count)]
 
 
@@ -525,7 +503,7 @@ def test_a_question_under_way_knows_the_window_that_another_one_met():
         assert not met, "the window is known by now"
         return looking(2_000, 10)
 
-    agent = ChatAgent(model=ScriptedModel(choose=choose), budget=Budget(answer_tokens=2_500))
+    agent = bound(ScriptedModel(choose=choose), budget=Budget(answer_tokens=2_500))
 
     async def together():
         asked = (Topic("a", "Which bridge?"), Topic("b", "Which mill?"))
@@ -676,7 +654,7 @@ def asked(request, server, monkeypatch):
     def ask(*steps, session=None, settings=None, prompt="pi_serini", **limits):
         server.script.extend(steps)
         model = request.param(model="m", base_url=url, attempts=2)
-        agent = ChatAgent(model=model, prompt=prompt, settings=settings, budget=Budget(**limits))
+        agent = bound(model, prompt=prompt, settings=settings, budget=Budget(**limits))
         backend = WordBackend({"mill": "Grenholm Mill Brekke"})
         session = session or RankedBrowsing().open(backend, store_of(ONE_MILL))
 
@@ -701,43 +679,6 @@ def test_a_question_is_answered_and_its_reasoning_reaches_the_search(asked, serv
     assert len(server.requests) == 2 and trajectory.warnings == ()
     # Our own notes on a message are not sent.
     assert '"usage"' not in json.dumps(server.requests[1].body)
-
-
-DONE_AFTER_ALL = {}, ("completed", "")
-CASES = {
-    "busy": ([Fail(429, headers={"retry-after": "1"}), LOOK, Fail(500), DONE], *DONE_AFTER_ALL),
-    "malformed": ([Say(calls=(("c1", "search", '{"reason": "x", "que'),)), DONE], *DONE_AFTER_ALL),
-    "unknown tool": ([Say(calls=(("c1", "browse the web", "{}"),)), DONE], *DONE_AFTER_ALL),
-    "several calls": (
-        [Say(calls=(("a", "search", ARGUMENTS), ("b", "search", ARGUMENTS))), DONE],
-        *DONE_AFTER_ALL,
-    ),
-    "busy for ever": ([LOOK, Fail(429), Fail(429)], {}, ("failed", "rate_limited")),
-    "broken for ever": ([LOOK, Fail(500), Fail(503)], {}, ("failed", "server_failed")),
-    "cut twice": ([LOOK, Cut(), Cut()], {}, ("failed", "server_gone")),
-    "overflow": (
-        [LOOK, Fail(400, "maximum context length is 10", "context_length_exceeded")],
-        *({}, ("out_of_context", "context_overflow")),
-    ),
-    "refusal": ([LOOK, Say(text="I cannot", finish="refusal")], {}, ("failed", "refused")),
-    "truncation": ([Say(text="cut", finish="length")] * 2, {}, ("failed", "truncated")),
-    "emptiness": ([LOOK, Say(), Say()], {}, ("failed", "empty_answer")),
-    "a wrong key": ([Fail(401)], {}, ("failed", "authentication_failed")),
-    "turns": ([LOOK, DONE], {"turns": 1}, ("out_of_turns", "turns")),
-    "a stall": ([LOOK, Stall(20)], {"seconds": 1.0}, ("timed_out", "seconds")),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("steps", "limits", "wanted"), CASES.values(), ids=CASES.keys())
-def test_each_fault_of_a_server_ends_as_it_should_with_a_complete_trajectory(
-    asked, steps, limits, wanted
-):
-    trajectory = asked(*steps, **limits)
-    assert ended(trajectory) == wanted, trajectory.traceback
-    searches = sum(len(step.calls) for step in steps if isinstance(step, Say))
-    assert len(trajectory.calls) == searches
-    assert from_record(json.loads(dump_trajectory(trajectory))) == trajectory
 
 
 class Vllm:

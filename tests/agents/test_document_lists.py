@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from support.agents import bound
 from support.benchmarks import SmallBenchmark, store_of
 from support.llm_model import ScriptedModel, calling, saying
 from support.runs import ended
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.baselines import ClosedBookAgent, OneShotAgent
-from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.data import Document, Hit, SearchResult, Topic, parent
@@ -87,7 +87,7 @@ def test_one_search_lists_each_document_once_up_to_its_limit_or_nothing():
 )
 def test_a_tool_calling_model_ends_in_a_list_of_what_it_was_shown(steps, documents, reminded):
     model = ScriptedModel(calling(), *map(saying, steps))
-    agent = ChatAgent(model=model, prompt="document_list", remind=True)
+    agent = bound(model, prompt="document_list", remind=True)
     session = RankedBrowsing().open(Ranked("m3", "m1", "m2"), STORE)
     trajectory = asyncio.run(agent.run(TOPIC, session))
     assert trajectory.status == "completed" and trajectory.answer.documents == documents

@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -91,7 +90,7 @@ def answered(
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in TEXTS),
         order=order,
     )
-    tool = Literature().bind(operators).open(WordBackend(texts), STORE)
+    tool = Literature(operators=operators).open(WordBackend(texts), STORE)
     bound = RunResources(budget or Budget(), model=model, **dict(resources))
     agent = Navigator(**settings).bind(bound)
     return asyncio.run(agent.run(Topic("q", QUESTION), tool))
@@ -382,15 +381,6 @@ def test_a_question_survives_kill_9_between_rounds(tmp_path):
     assert not file.exists() and folder.read("q") == trajectory
 
 
-def test_a_file_of_rounds_that_is_none_of_ours_is_named():
-    class Foreign(RoundsFile):
-        def read(self):
-            return [{"row": 1}]
-
-    trajectory = answered(resources={"rounds": lambda qid: Foreign(Path("x.rounds.jsonl"))})
-    assert trajectory.status == "failed" and "rounds.jsonl" in trajectory.traceback
-
-
 def test_librarians_of_all_questions_share_one_bound():
     lock, under_way, most = threading.Lock(), [0], [0]
 
@@ -405,7 +395,7 @@ def test_librarians_of_all_questions_share_one_bound():
     operators = Operators(locator=WholeDocuments(), scorer=Scorer(act))
     model = ScriptedModel(last=plan("mill", "barley", "Wey", "rye", "sea"))
     agent = Navigator(rounds=1, librarians=3).bind(RunResources(Budget(), model=model))
-    tools = [Literature().bind(operators).open(WordBackend(TEXTS), STORE) for _ in range(6)]
+    tools = [Literature(operators=operators).open(WordBackend(TEXTS), STORE) for _ in range(6)]
 
     async def all_questions():
         runs = (agent.run(Topic(f"q{n}", QUESTION), tool) for n, tool in enumerate(tools))
@@ -434,7 +424,7 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
     assert row["score"] == pytest.approx((mean + 0.4) / 2)
     assert not [line for line in mapped.warnings if "calibrated" in line]
     assert Navigator().fingerprints["calibration"] == "none"
-    for damaged in ("", "[]", '{"method": "magic"}', '{"method": "isotonic", "x": [1], "y": []}'):
+    for damaged in ("", "[]", '{"method": "magic"}'):
         path.write_text(damaged)
         refused("calibration", lambda: Navigator(calibration=str(path)))
 
@@ -442,7 +432,8 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
 def test_a_logistic_calibration_is_right_at_any_slope(tmp_path):
     path = tmp_path / "calibration.json"
     for slope, calibrated in ((1, 0.8), (2, 16 / 17), (80, 1.0), (-80, 0.0)):  # 0.8 has the odds 4
-        path.write_text(json.dumps({"method": "platt", "slope": slope, "intercept": 0}))
+        fitted = {"method": "platt", "scorer": "", "slope": slope, "intercept": 0}
+        path.write_text(json.dumps(fitted))
         assert Calibration(str(path))(0.8) == pytest.approx(calibrated)
         assert Calibration(str(path))(0.0) == pytest.approx(0.0 if slope > 0 else 1.0, abs=1e-5)
 
@@ -511,7 +502,7 @@ LINKED = {
 
 
 def answered_by_rules(tool=None, texts=RULE_TEXTS, calls=None, **settings):
-    tool = tool or Literature().bind(Operators(**BARE, **LINKED))
+    tool = tool or Literature(operators=Operators(**BARE, **LINKED))
     session = tool.open(WordBackend(texts), store_of(RULE_DOCUMENTS))
     agent = Navigator(**settings).bind(RunResources(Budget(tool_calls=calls)))
     return asyncio.run(agent.run(Topic("q", RULE_QUESTION), session))
@@ -559,7 +550,7 @@ def test_by_rules_the_document_that_meets_all_is_first_and_links_are_followed():
     trajectory = answered_by_rules(rounds=2)
     assert "linked" in trajectory.answer.documents
     assert {"resolve", "expand"} <= {call.name for call in trajectory.calls}
-    bare = Literature().bind(Operators(**BARE))
+    bare = Literature(operators=Operators(**BARE))
     without_links = answered_by_rules(bare)
     assert {call.name for call in without_links.calls} == {"search", "score"}
     assert without_links.answer.documents[0] == "good"
@@ -738,11 +729,8 @@ def started(world, path, tried, *, model, die_after=0, calls=None, **settings):
         resolver=Resolver(Document(docid, f"The {docid}", "") for docid in world.texts),
         order=world.order,
     )
-    tool = (
-        type("TwoPassages", (Literature,), {"passages": 2})()
-        .bind(operators)
-        .open(world, world.store)
-    )
+    two_passages = type("TwoPassages", (Literature,), {"passages": 2})
+    tool = two_passages(operators=operators).open(world, world.store)
     rounds = KilledAfter(path, die_after)
     script = ScriptedModel(*world.plans[len(rounds.read()) :]) if model else None
     resources = RunResources(

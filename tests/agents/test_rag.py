@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.agents import bound
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, call, calling, saying, search
 from support.runs import ended
@@ -27,12 +28,12 @@ CITED = "Explanation: as read [b]\nExact Answer: old\nConfidence: 80%"
 
 def opened(interface=RankedBrowsing, **settings):
     documents = {docid: Document(docid, "", text) for docid, text in TEXTS.items()}
-    return interface(**settings).open(WordBackend(TEXTS), store_of(documents), clock=lambda: 0.0)
+    return interface(**settings).open(WordBackend(TEXTS), store_of(documents))
 
 
 def run(model, tool=None, **arguments):
     tool = tool or opened()
-    return asyncio.run(RagAgent(model=model, **arguments).run(TOPIC, tool))
+    return asyncio.run(bound(model, kind=RagAgent, **arguments).run(TOPIC, tool))
 
 
 def test_one_search_one_reading_of_the_first_units_and_an_answer_with_citations():

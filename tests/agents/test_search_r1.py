@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.agents import bound
 from support.benchmarks import WordBackend, store_of
 from support.llm_model import ScriptedModel, saying
 from support.runs import ended
@@ -31,12 +32,12 @@ FOUND = (
 def session(tool=None):
     texts = {docid: f"{document.title}\n{document.text}" for docid, document in CORPUS.items()}
     tool = tool or TopK(k=3, max_tokens=None)
-    return tool.open(WordBackend(texts), store_of(CORPUS), clock=lambda: 0.0)
+    return tool.open(WordBackend(texts), store_of(CORPUS))
 
 
 def ask(*steps, turns=4, last=None, **arguments):
     model = ScriptedModel(*steps, last=last)
-    agent = SearchR1Agent(model=model, budget=Budget(turns=turns), **arguments)
+    agent = bound(model, kind=SearchR1Agent, budget=Budget(turns=turns), **arguments)
     return asyncio.run(agent.run(QUESTION, session())), model
 
 
@@ -69,7 +70,7 @@ def test_a_rewriter_gets_the_newest_reasoning_with_each_query():
     tool = TopK(k=3).open(Recording({"mill": "Grenholm Mill"}), store_of(CORPUS))
     apart = Turn(text="<search>a mill</search>", reasoning="A mill, then.")
     model = ScriptedModel(saying(SEARCH), saying("<search>Brekke</search>"), apart, saying(ANSWER))
-    asyncio.run(SearchR1Agent(model=model).run(QUESTION, tool))
+    asyncio.run(bound(model, kind=SearchR1Agent).run(QUESTION, tool))
     sent = [(request.query, request.reasoning) for request in requests]
     assert sent == [("Grenholm Mill", "Who?"), ("Brekke", "Who?"), ("a mill", "A mill, then.")]
 
@@ -123,7 +124,7 @@ def test_when_time_is_nearly_over_the_answer_is_demanded_and_no_search_is_made()
     now = iter([0.0, 0.0, 80.0, *[80.0] * 50])
     model = ScriptedModel(saying(SEARCH), saying(ANSWER))
     budget = Budget(seconds=100.0, turns=4)
-    agent = SearchR1Agent(model=model, budget=budget, clock=lambda: next(now))
+    agent = bound(model, kind=SearchR1Agent, budget=budget, clock=lambda: next(now))
     trajectory = asyncio.run(agent.run(QUESTION, session()))
     assert trajectory.status == "steered" and trajectory.answer.exact == "Torvald Brekke"
     assert ["nearly over" in message["content"] for message in trajectory.messages].count(True) == 1

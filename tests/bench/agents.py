@@ -30,11 +30,11 @@ from harness import (
     resident_mb,
     size_mb,
 )
+from support.agents import bound
 from support.llm_server import Request, Say, chat_body, running_peer
 from support.served import serving
 
 from soundingline.agents.base import Budget, RunResources
-from soundingline.agents.chat import ChatAgent
 from soundingline.agents.literature import Navigator
 from soundingline.experiments import Experiment
 from soundingline.experiments.build import make_search_tool
@@ -175,9 +175,7 @@ async def _rollouts(model, folder, ledger, store, questions, flight):
     def session(_):
         return RankedBrowsing().open(OneRanking(), store)
 
-    runner = RolloutRunner(
-        [ChatAgent(model=model, ledger=ledger)], session, folder, progress, flight
-    )
+    runner = RolloutRunner([bound(model, ledger=ledger)], session, folder, progress, flight)
     rollouts = [Rollout(Topic(f"q{n}", "Who built the mill?")) for n in range(questions)]
     held = [_held(0)]
     for part in range(PARTS):
@@ -317,7 +315,8 @@ def _navigate(experiment, caches, navigator, size):
     interface, _ = with_literature_tools(make_search_tool(config.tool), built, config)
     blocking, ledger = BlockingModel("scores", role="librarian"), Ledger()
     scorer = ChatScorer().bind(ScorerResources(caches=caches, model=blocking))
-    interface = interface.bind(replace(interface.operators, scorer=scorer))
+    operators = replace(interface.operators, scorer=scorer)
+    interface = replace(interface, operators=operators)
     backend = PipelineBackend(built.pipeline)
     resources = RunResources(Budget(), ledger=ledger, **corpus_statistics(built))
     navigator = navigator.bind(resources)

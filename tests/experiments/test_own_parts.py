@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.agents import bound
 from support.benchmarks import TINY, WordBackend, store_of
 from support.commands import run_command
 from support.llm_model import ScriptedModel, call, calling, saying
 
-from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.runs import RunFolder
@@ -126,7 +126,7 @@ def test_a_tool_calling_agent_is_shown_and_served_its_tools(package):
         calling(call("next", "b"), call("next", "c")),
         saying("Explanation: so [mill]\nExact Answer: Torvald Brekke\nConfidence: 90%"),
     )
-    trajectory = ask(ChatAgent(model=model), session())
+    trajectory = ask(bound(model), session())
     assert [tool["name"] for tool in model.requests[0].tools] == ["search", "next"]
     assert [call.error for call in trajectory.calls] == ["", "", "past_the_end"]
     assert trajectory.tiers["previewed"] == tuple(TEXTS)

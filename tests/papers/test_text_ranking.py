@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 from sheet import cells, check_constants, check_published_rows, experiments, published_of, value
+from support.agents import bound
 from support.benchmarks import SmallBenchmark, WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
 
-from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.experiments.maintenance import collection_statistics
 from soundingline.toolkit.corpus import SqliteStore
@@ -153,7 +153,7 @@ def opening(settings):
     option = settings.config.tool
     tool = TopK(k=option.k, max_tokens=option.max_tokens, get_document=option.get_document)
     model = ScriptedModel(saying(ANSWER))
-    agent = ChatAgent(model=model, prompt=settings.config.agent.prompt)
+    agent = bound(model, prompt=settings.config.agent.prompt)
     session = tool.open(WordBackend({"d1": "A mill."}), SqliteStore.in_memory({"d1": "A mill."}))
     trajectory = asyncio.run(agent.run(Topic("1", "Who built it?"), session))
     shown = [spec["name"] for spec in session.specs()]

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pandas as pd
 import pyterrier as pt
 import pytest
+from support.agents import bound
 from support.assertions import refused, until
 from support.benchmarks import store_of
 from support.commands import run_command
@@ -30,7 +31,6 @@ from support.llm_model import (
     used,
 )
 
-from soundingline.agents.chat import ChatAgent
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.pipelines import rewrite
 from soundingline.pipelines.backend import PipelineBackend
@@ -361,7 +361,7 @@ def test_a_chat_agents_trajectory_holds_both_queries_and_the_rewriters_costs(ind
     again = calling(search("xyzzy"), reasoning="a word that nobody wrote", usage=used())
     first = calling(search("Grenholm Mill"), reasoning="a mill in the north", usage=used())
     agent_model = ScriptedModel(first, again, again, saying(ANSWER, usage=used()))
-    agent = ChatAgent(model=agent_model, ledger=ledger, price=Price(input=1.0, output=1.0))
+    agent = bound(agent_model, ledger=ledger, price=Price(input=1.0, output=1.0))
     with asking(model, ledger=ledger) as llm:
         trajectory = answered(agent, index, Q2Q(model=llm, reasoning=True), "q7")
     stored = written(trajectory, tmp_path)
@@ -419,7 +419,7 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(ind
         return calling(search(f"Grenholm {turn}"), reasoning=f"{about} thought {turn}")
 
     ledger, model = Ledger(), QuestionModel(seconds=0.005)
-    agent = ChatAgent(model=QuestionModel(choose=think, seconds=0.005), ledger=ledger)
+    agent = bound(QuestionModel(choose=think, seconds=0.005), ledger=ledger)
     topics = [Topic(f"q{n}", f"What of topic-{n}") for n in range(10)]
 
     async def all_at_once(stage):
@@ -439,14 +439,14 @@ def test_ten_agents_at_once_have_their_own_reasoning_in_their_own_rewritings(ind
 
 
 def test_a_rewriter_that_is_refused_or_has_no_money_ends_the_question_as_the_agent_would(index):
-    agent = ChatAgent(model=ScriptedModel(calling(search("Grenholm Mill")), saying()))
+    agent = bound(ScriptedModel(calling(search("Grenholm Mill")), saying()))
     with asking(QuestionModel(AuthenticationFailed("wrong key"))) as llm:
         trajectory = answered(agent, index, Q2Q(model=llm))
     assert (trajectory.status, trajectory.reason) == ("failed", "authentication_failed")
     # The agent's turns are cheap: it is the second rewriting that the cap does not bear.
     price, ledger = Price(input=1.0, output=1.0), Ledger(question_cap=200 / 1e6)
     turns = [calling(search(f"mill {n}"), usage=used(9, 1)) for n in range(9)]
-    agent = ChatAgent(model=ScriptedModel(*turns), ledger=ledger, price=price)
+    agent = bound(ScriptedModel(*turns), ledger=ledger, price=price)
     model = QuestionModel()
     with asking(model, ledger=ledger) as llm:
         trajectory = answered(agent, index, Q2Q(model=llm))

@@ -78,7 +78,7 @@ class Served:
 
 @contextmanager
 def serving(
-    interface=None,
+    search_tool=None,
     *,
     folder=None,
     topics=TOPICS,
@@ -89,7 +89,7 @@ def serving(
     """A server as `soundingline serve` makes it; with a `folder`, one that records a run."""
     given = ServerOptions(**{"port": 0, **options})
     given.check()
-    tool = interface or RankedBrowsing()
+    tool = search_tool or RankedBrowsing()
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(folder.writing({"fingerprints": {}}))

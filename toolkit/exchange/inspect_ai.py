@@ -1,7 +1,8 @@
 """Logs of Inspect AI, in and out: `.eval` files (zip archives with one member a sample) and `.json`
 files, in version 2 of its format. The package `inspect_ai` is not needed: it brings 62 packages,
-and keeps a whole log in memory (1.6 GB for 830 questions; 0.16 GB here). `tests/integration` reads,
-scores and shows our logs with it, and reads logs that it wrote."""
+cannot write or read half a surrogate pair, which models emit, and keeps 1.6 GB in memory for 830
+questions. An `.eval` file is read one sample at a time here (0.16 GB), a `.json` file at once (0.6
+GB). `tests/integration` reads, scores and shows our logs with it and reads logs that it wrote."""
 
 from __future__ import annotations
 
@@ -12,10 +13,9 @@ import re
 import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, BinaryIO
 
 from pydantic import Field
 from typing_extensions import Required, TypedDict
@@ -24,7 +24,6 @@ from soundingline.toolkit.benchmarks.formats import Id
 from soundingline.toolkit.errors import (
     InputError,
     decode_json,
-    decode_json_at,
     is_number,
     parse,
     try_json,
@@ -41,19 +40,17 @@ from soundingline.toolkit.exchange.transcript import (
     extract_record,
     output_text,
 )
-from soundingline.toolkit.files import atomic_file, dump_json
+from soundingline.toolkit.files import atomic_file, dump_json, read_json
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.trajectory import Trajectory
 
 VERSION = 2
 LARGEST = 1 << 29  # bytes of one sample
 _ZSTANDARD = 93  # zip's number of the compression that Inspect prefers
-_CHUNK = 1 << 20  # characters of a `.json` file that are read at once
 _EPOCHS = 1_000_000  # more than any log has; folders of repeats have numbers of six digits
 _LONG = 100  # characters above which a text of the pool is an attachment, as in Inspect
 _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _NOT_IN_NAMES = re.compile(r"[_/:+]")
-_NOT_SPACE = re.compile(r"[^ \t\r\n]")
 # Inspect reads names of models as `<provider>/<model>`, and loads the model to score a log. This
 # provider needs neither a package nor a key.
 _PROVIDER = "none/"
@@ -400,6 +397,10 @@ class _Sample(TypedDict, total=False):
     error: Any
 
 
+class _JsonLog(TypedDict, total=False):
+    samples: list[dict[str, Any]] | None
+
+
 def read(path: Path) -> Iterator[Transcript | Trajectory]:
     """The samples of a log, one at a time: a trajectory of what we wrote, otherwise a transcript.
     `InputError` for a file that is not a log or is damaged."""
@@ -557,93 +558,10 @@ def _unpacked(stream: BinaryIO, member: zipfile.ZipInfo) -> bytes:
 
 
 def _json_samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    number = 0
-    for number, content in enumerate(list_items(path, "samples"), start=1):
-        if not isinstance(content, dict):
-            raise InputError(f"{path} has a sample {number} that is not an object")
-        yield f"{path}, sample {number}", content
-    if not number:
+    log = read_json(path, _JsonLog, do="copy it again")
+    if not log.get("samples"):
         raise InputError(
             f"{path} contains no samples", valid="a log of Inspect AI, .eval or .json, with samples"
         )
-
-
-def list_items(path: Path, name: str) -> Iterator[Any]:
-    """The items of the list `name` of the JSON object in a file, one at a time, so that the file
-    need not fit into memory. `InputError` if it is not JSON up to the end of the list."""
-    try:
-        with path.open(encoding="utf-8-sig") as stream:
-            yield from _JsonStream(stream).items(name)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(
-            f"{path} is not JSON: {str(error)[:200]}", valid="a complete JSON object"
-        ) from None
-
-
-@dataclass(eq=False)
-class _JsonStream:
-    """A JSON text, and the part of it that is in memory but not parsed yet: the buffer from a
-    position on."""
-
-    _stream: TextIO
-    _buffer: str = ""
-    _at: int = 0
-    _ended: bool = False
-
-    def items(self, name: str) -> Iterator[Any]:
-        self._take("{")
-        while self._next() != "}":
-            key = self._value()
-            self._take(":")
-            if key == name and self._next() == "[":
-                self._take("[")
-                while self._next() != "]":
-                    yield self._value()
-                    if self._next() != "]":
-                        self._take(",")
-                return
-            self._value()
-            if self._next() != "}":
-                self._take(",")
-
-    def _value(self) -> Any:
-        """The next value. The buffer doubles until it contains the value, so that the attempts at a
-        long value take twice its length together."""
-        self._next()
-        while True:
-            try:
-                value, end = decode_json_at(self._buffer, self._at)
-            except ValueError:
-                if self._ended:
-                    raise
-            else:
-                # A number may continue after the end of the buffer.
-                if end < len(self._buffer) or self._ended:
-                    self._at = end
-                    return value
-            self._read(max(_CHUNK, len(self._buffer) - self._at))
-
-    def _next(self) -> str:
-        """The next character that is not white space."""
-        while not (match := _NOT_SPACE.search(self._buffer, self._at)):
-            if self._ended:
-                raise ValueError("it ends too early")
-            self._at = len(self._buffer)
-            self._read(_CHUNK)
-        self._at = match.start()
-        return match[0]
-
-    def _take(self, character: str) -> None:
-        if (actual := self._next()) != character:
-            raise ValueError(f"{character!r} was expected instead of {actual!r}")
-        self._at += 1
-
-    def _read(self, count: int) -> None:
-        rest = self._buffer[self._at :]
-        if len(rest) > LARGEST:
-            raise ValueError(f"one value is longer than {LARGEST:,} characters")
-        chunk = self._stream.read(count)
-        self._ended = not chunk
-        self._buffer, self._at = rest + chunk, 0
+    for number, content in enumerate(log["samples"], start=1):
+        yield f"{path}, sample {number}", content

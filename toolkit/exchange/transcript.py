@@ -295,22 +295,29 @@ def embed_record(trajectory: Trajectory, outputs: Sequence[str]) -> dict[str, An
     return record
 
 
+class _Embedded(TypedDict):
+    calls: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+
+
 def extract_record(location: str, embedded: Any, outputs: Sequence[str]) -> Trajectory:
     """The trajectory of an embedded record (`embed_record`); `InputError` if it is damaged."""
+    what = f"{location} was written by us and is damaged"
 
-    def completed(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-        if _OUTPUT_NUMBER not in row:
-            return dict(row)
-        number = row[_OUTPUT_NUMBER]
+    def completed(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+        number = row.get(_OUTPUT_NUMBER)
+        if number is None:
+            return row
         if not isinstance(number, int) or number not in range(len(outputs)):
             raise InputError(f"{what}: there is no output {str(number)[:40]}", do=_EXPORT_AGAIN)
         return _renamed(row, _OUTPUT_NUMBER, name, outputs[number])
 
-    what = f"{location} was written by us and is damaged"
-    parse(_Embedded, embedded, where=what, do=_EXPORT_AGAIN, strict=True)
-    calls = [completed(call, "output") for call in embedded["calls"]]
-    messages = [completed(message, "content") for message in embedded["messages"]]
-    record = {**embedded, "calls": calls, "messages": messages}
+    rows = parse(_Embedded, embedded, where=what, do=_EXPORT_AGAIN)
+    record = {
+        **embedded,
+        "calls": [completed(call, "output") for call in rows["calls"]],
+        "messages": [completed(message, "content") for message in rows["messages"]],
+    }
     return from_record(record, where=what, do=_EXPORT_AGAIN)
 
 

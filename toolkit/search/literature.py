@@ -145,17 +145,13 @@ class Literature(SearchTool):
         for name in ("depth", "max_lines", "max_bytes"):
             check_int(name, getattr(self, name))
 
-    def bind(self, operators: Operators) -> Literature:
-        """A copy of these settings with operators."""
-        return replace(self, operators=operators)
-
     def begin(self) -> None:
         self._qid = str(getattr(self.backend, "qid", ""))
         self._located: dict[str, tuple[Unit, ...]] = {}
 
     def memory(self, docids: Iterable[str]) -> dict[str, Any]:
-        """See `SearchTool.memory`: the passages located for these documents, which later calls of
-        `score` and `order` read."""
+        """What is not on record of these documents, as JSON values for `restore`: the passages
+        located in them, which later calls of `score` and `order` read."""
         located = [(docid, self._located[docid]) for docid in docids if docid in self._located]
         return {"located": {docid: [unit.unit_id for unit in units] for docid, units in located}}
 
@@ -163,14 +159,16 @@ class Literature(SearchTool):
         self,
         calls: Sequence[RecordedCall],
         exposures: Sequence[Exposure],
-        memories: Sequence[Mapping[str, Any]] = (),
+        memories: Sequence[Mapping[str, Any]],
     ) -> None:
-        """See `SearchTool.restore`. Rankings are restored too, without scores."""
+        """Continue an earlier session from its record and its memories, in their order. Rankings
+        are restored without scores."""
         located: dict[str, list[str]] = {}
         for memory in memories:
             located |= memory["located"]
         texts = self._passages(unit_id for unit_ids in located.values() for unit_id in unit_ids)
-        super().restore(calls, exposures, memories)
+        self._calls += calls
+        self.exposures.restore(calls, exposures)
         for docid, unit_ids in located.items():
             self._located[docid] = tuple(texts[unit_id] for unit_id in unit_ids)
         for call in calls:

@@ -134,29 +134,18 @@ class SearchTool(ABC):
         check_int("max_rankings", self.max_rankings)
 
     def open(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        matching: str = "unknown",
+        self, backend: SearchBackend, store: DocumentStore, *, matching: str = "unknown"
     ) -> Self:
-        """A copy with its own state, for one question; `clock` returns seconds, and `matching` says
-        how the retriever of `backend` matches queries, for prompts."""
+        """A copy with its own state, for one question; `matching` says how the retriever of
+        `backend` matches queries, for prompts."""
         opened = copy.copy(self)
-        opened._begin(backend, store, clock, matching)
+        opened._begin(backend, store, matching)
         return opened
 
-    def _begin(
-        self,
-        backend: SearchBackend,
-        store: DocumentStore,
-        clock: Callable[[], float],
-        matching: str,
-    ) -> None:
+    def _begin(self, backend: SearchBackend, store: DocumentStore, matching: str) -> None:
+        self.backend, self.store, self.matching = backend, store, matching
         self.tokens: Tokenizer = load_tokenizer(self.tokenizer)
-        self.backend, self.store, self.clock = backend, store, clock
-        self.matching = matching
+        self.clock: Callable[[], float] = time.perf_counter
         self.reasoning = self.search_id_suffix = self._blocked = ""
         self.keeps_calls = True
         self.exposures = ExposureLog()
@@ -203,6 +192,13 @@ class SearchTool(ABC):
     def specs(self) -> list[dict[str, Any]]:
         """`[{"name", "description", "parameters"}]`, with parameters as strict JSON schemas."""
         return [tool.spec.schema() for tool in self._opened_tools.values()]
+
+    def arguments(self, name: str, *, required: bool = False) -> list[str]:
+        """The names of a tool's arguments, or of those alone that a call must give; empty for an
+        unknown tool."""
+        tool = self._opened_tools.get(name)
+        parameters = tool.spec.parameters if tool else ()
+        return [each.name for each in parameters if not (required and each.is_optional)]
 
     def instructions(self) -> str:
         """What a prompt says about the tools: a line for each, and what its arguments add once for
@@ -262,38 +258,15 @@ class SearchTool(ABC):
                 self.exposures.show(page.tier, map(parent, page.exposed), page.layer)
         return result
 
-    def memory(self, docids: Iterable[str]) -> dict[str, Any]:
-        """State that later calls on these documents depend on and that is not on record, as JSON
-        values for `restore`. An interface whose calls depend on each other overrides both."""
-        return {}
-
-    def restore(
-        self,
-        calls: Sequence[RecordedCall],
-        exposures: Sequence[Exposure],
-        memories: Sequence[Mapping[str, Any]] = (),
-    ) -> None:
-        """Continue an earlier session from its record and its memories, in their order. Its
-        rankings cannot be paged through any more."""
-        self._calls += calls
-        self.exposures.restore(calls, exposures)
-
     def block(self, reason: str) -> None:
         """Refuse every later call with `reason`, for example that the time is over."""
         self._blocked = reason
 
-    def cite(self, docids: Iterable[str]) -> Sequence[str]:
-        """Mark documents as cited and return them, each once, in order. Passages count as their
-        documents. Documents that no call of this session returned are ignored."""
-        known = self.exposures.known
-        cited = tuple(dict.fromkeys(parent(docid) for docid in docids if parent(docid) in known))
-        self.exposures.show("cited", cited)
-        return cited
-
     def answer(self, text: str) -> Answer:
-        """Parse a final answer and mark the documents that it cites as cited."""
+        """Parse a final answer and mark the documents that it cites as cited: those that a call of
+        this session returned."""
         answer = parse_answer(text, self.exposures.known)
-        self.cite(answer.citations)
+        self.exposures.show("cited", answer.citations)
         return answer
 
     def rank(self, query: str, depth: int = 1000) -> tuple[str, CachedSearch]:

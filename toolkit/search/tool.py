@@ -55,6 +55,11 @@ class Parameter:
     words: int | None = None
     usage: str = ""
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether null is accepted."""
+        return bool(self.bounds or self.choices)
+
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the argument."""
         if self.bounds:
@@ -76,7 +81,7 @@ class Parameter:
             return ToolError(code, f"{received} {again}", tool=tool, field=self.name)
 
         if value is None:
-            if self.bounds or self.choices:
+            if self.is_optional:
                 return self.default if self.choices else None
             message = f"{tool} needs {self.name}. Call it again with {self.name}."
             raise ToolError("missing_argument", message, tool=tool, field=self.name)

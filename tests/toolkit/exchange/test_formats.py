@@ -474,15 +474,6 @@ def test_messages_of_any_content_are_read_or_refused(place, field, value):
         assert "\n" not in str(error)
 
 
-def test_items_are_read_across_the_chunks_of_a_stream(tmp_path, monkeypatch):
-    monkeypatch.setattr("soundingline.toolkit.exchange.inspect_ai._CHUNK", 3)
-    value = {"a": [1, {"b": "]}"}], "samples": [12345, 'x\\"y', {"c": [None, 1.5e10]}, -7], "z": 1}
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    assert list(inspect_ai.list_items(path, "samples")) == value["samples"]
-    assert list(inspect_ai.list_items(path, "none")) == []
-
-
 # TREC RAG: its files as a benchmark, and answers in its format.
 
 
