@@ -143,21 +143,32 @@ _GROUPED = {
 def overrides_of_cells(
     overrides: Sequence[str], search_path: Sequence[str] = ()
 ) -> list[list[str]]:
-    """What each cell of the sweep that a command line starts adds to the command line.
+    """What each cell of the sweep that a command line starts adds to the command line. Overrides of
+    one value are in every cell, and are left out."""
+    given = override_parser().parse_overrides(list(overrides))
+    single = (item for item in given if not item.is_sweep_override())
+    shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
+    named = cells_of(overrides, search_path)
+    return [[word for word in words if word not in shared] for words in named]
+
+
+def cells_of(overrides: Sequence[str], search_path: Sequence[str] = ()) -> list[list[str]]:
+    """All overrides of each cell that a command line starts; those of one cell where it starts no
+    sweep.
 
     The cells are those of our sweeper (`soundingline.experiments.cells`), so that an override of a
-    swept key replaces its values. Overrides of one value are in every cell, and are left out. With
-    another sweeper, which chooses cells as it goes, one cell stands for all.
+    swept key replaces its values. With another sweeper, which chooses cells as it goes, one cell
+    with the overrides of one value stands for all.
     """
     register()
     given = override_parser().parse_overrides(list(overrides))
-    single = [item for item in given if not item.is_sweep_override()]
+    single = [item.input_line for item in given if not item.is_sweep_override()]
     with composing() as loader:
-        chosen = [*search_override(search_path), *(item.input_line for item in single)]
-        cells = Cells.of(compose(ROOT_CONFIG, overrides=chosen, return_hydra_config=True))
-        named = cells.named(loader, overrides) if cells else [[]]
-    shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
-    return [[word for word in words if word not in shared] for words in named]
+        composed = [*search_override(search_path), *single]
+        config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
+        swept = len(single) < len(given) or config.hydra.mode == RunMode.MULTIRUN
+        cells = Cells.of(config) if swept else None
+        return cells.named(loader, overrides) if cells else [single]
 
 
 def late_overrides(
