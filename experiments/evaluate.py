@@ -26,7 +26,13 @@ from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
-from soundingline.toolkit.console import Console, TimeLeft, notify, print_next, progress_bar
+from soundingline.toolkit.console import (
+    Console,
+    counted_questions,
+    notify,
+    print_next,
+    progress_bar,
+)
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
@@ -215,12 +221,11 @@ async def _judge_all(
         def done(verdict: ModelVerdict) -> None:
             usage = ledger.by_role(repeat_id(verdict.qid, one.repeat))
             write(verdict, usage.get(ROLE, UsageTotals()).flatten())
-            left.end_one()
-            progress.advance(task)
+            advance()
 
-        left, total = TimeLeft(len(one.left), concurrency), len(one.left)
         with progress_bar() as progress, one.record.writing() as write:
-            task = progress.add_task(f"Judging ({judge.model})", total=total, note="", left=left)
+            name = f"Judging ({judge.model})"
+            advance = counted_questions(progress, name, len(one.left), concurrency)
             await judge_cases(one.left, ask, concurrency=concurrency, done=done)
 
     try:

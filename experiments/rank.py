@@ -271,7 +271,7 @@ def asking_bar(stages: Stages, ledger: Ledger) -> Iterator[None]:
     if not stages.models:
         yield
         return
-    tally = Progress(ledger, {}, lambda line: None)
+    tally = Progress(ledger, {})
 
     def note() -> str:
         return " · ".join(filter(None, (f"{ledger.total.calls} requests", tally.line())))

@@ -111,6 +111,16 @@ class Components:
     judge: RunJudge
     simulated_reader: SimulatedReader | None = None
 
+    @property
+    def rollouts(self) -> int:
+        """The number of questions, repeats included."""
+        return len(self.built.benchmark.topics) * len(self.agents)
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the agent or a stage of the pipeline asks a language model."""
+        return bool(self.llm or self.built.stages.models)
+
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
         backend, store = self.backend.for_question(qid), self.built.collection.store
