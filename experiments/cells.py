@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -115,12 +114,6 @@ def _values(override: Override) -> list[str]:
     return values
 
 
-@cache
-def override_parser() -> Any:
-    """Hydra's, which keeps nothing of what it has parsed."""
-    return OverridesParser.create()
-
-
 def _words(entry: Any, where: str) -> list[str]:
     words = [entry] if isinstance(entry, str) else entry
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
@@ -128,7 +121,7 @@ def _words(entry: Any, where: str) -> list[str]:
             f"hydra.sweeper.{where} has the entry {entry!r}",
             valid="an override such as unit=passage, or a list of overrides",
         )
-    for override in override_parser().parse_overrides(words):
+    for override in OverridesParser.create().parse_overrides(words):
         if override.is_sweep_override():
             raise InputError(
                 f"{override.input_line} in hydra.sweeper.{where} has several values",

@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, Sweep
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
@@ -28,7 +30,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.cells import Cells, override_parser, varied_options
+from soundingline.experiments.cells import Cells, varied_options
 from soundingline.toolkit.errors import InputError, did_you_mean, is_number, our_name, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -559,6 +561,12 @@ def flat_values(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
+@cache
+def override_parser() -> Any:
+    """Hydra's, which keeps nothing of what it has parsed."""
+    return OverridesParser.create()
+
+
 def key_of(override: str) -> str:
     """The key of an override: `retriever.k1` of `+retriever.k1=2`."""
     return override.lstrip("+~").partition("=")[0]
@@ -740,3 +748,48 @@ def search_path_of(hydra: Any) -> Iterator[str]:
     for source in hydra.runtime.config_sources:
         if source.provider not in ("hydra", "main", "schema"):
             yield f"{source.schema}://{source.path}"
+
+
+class Composition(NamedTuple):
+    """A composed configuration: its `values`, in which references to other settings are not
+    resolved, and its `choices`, the name of the chosen option by key, such as `rewriter_llm`."""
+
+    values: dict[str, Any]
+    choices: dict[str, str]
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Composition:
+        """That of a configuration with Hydra's own part."""
+        choices = config.hydra.runtime.choices.items()
+        named = {str(k).rpartition("@")[2]: str(name) for k, name in choices if name is not None}
+        return cls(plain_values(config, resolve=False), named)
+
+
+class Compositions:
+    """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
+    choices once, which takes 0.1 to 0.2 seconds."""
+
+    def __init__(self, search_path: Sequence[str] = ()) -> None:
+        register()
+        self._search_path = search_path
+        self._composed: dict[frozenset[str], Composition] = {}
+
+    def of(self, words: Sequence[str]) -> Composition:
+        """The configuration of these overrides, of which the last one of a key counts."""
+        last = {key_of(word): word for word in words if "=" in word and word[0] != "~"}
+        chosen = frozenset(filter(is_choice, last.values()))
+        if chosen not in self._composed:
+            self._composed[chosen] = self._compose(chosen)
+        values, choices = self._composed[chosen]
+        for key in last.keys() - set(map(key_of, chosen)):
+            value = value_of(last[key])
+            for part in reversed(key.split(".")):
+                value = {part: value}
+            values = merged(values, value)
+        return Composition(values, choices)
+
+    def _compose(self, chosen: Iterable[str]) -> Composition:
+        with composing():
+            overrides = [*search_override(self._search_path), *sorted(chosen)]
+            config = compose(ROOT_CONFIG, overrides=overrides, return_hydra_config=True)
+        return Composition.of(config)

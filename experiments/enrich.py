@@ -21,8 +21,13 @@ from soundingline.experiments.naming import (
     identity_of,
     run_folder,
 )
-from soundingline.experiments.pipeline import Stages, caches_folder, make_stages, writes_obfuscated
-from soundingline.experiments.rank import note_phrases
+from soundingline.experiments.pipeline import (
+    Stages,
+    caches_folder,
+    make_stages,
+    note_phrases,
+    writes_obfuscated,
+)
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.enrich.enrichment import (
     REASONS_FILE,

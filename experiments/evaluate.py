@@ -19,7 +19,6 @@ from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings
-from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark
 from soundingline.experiments.run_context import RunJudge, running
 from soundingline.experiments.validity import has_factors, threats_of_runs
@@ -410,6 +409,9 @@ def compare(
     noise of both. Runs of others that were imported are compared with ours by question.
     """
     if published and runs:
+        # Here, so that a command starts without it.
+        from soundingline.experiments.published_figures import compare_with_published
+
         compare_with_published(runs)
         return
     runs = list(dict.fromkeys(chain.from_iterable(map(_runs_at, runs))))

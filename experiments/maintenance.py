@@ -19,6 +19,7 @@ from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import (
     NO_OPTION,
+    Compositions,
     Settings,
     is_choice,
     key_of,
@@ -26,12 +27,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import (
-    Compositions,
-    ExperimentPlan,
-    command_of,
-    measured_runs,
-)
+from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,

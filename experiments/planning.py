@@ -9,26 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import compose
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from soundingline.experiments.config import (
-    CONF,
-    ROOT_CONFIG,
-    composing,
-    is_choice,
-    key_of,
-    merged,
-    plain_values,
-    register,
-    search_override,
-    value_of,
-)
+from soundingline.experiments.config import CONF, Compositions, is_choice, key_of
 from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
@@ -154,51 +142,6 @@ def measured_runs(runs: Path) -> list[Measured]:
             key = (*groups, str(config["llm"].get("model")))
             measured.append(Measured(key, path.relative_to(runs).parts[0], len(known), *means))
     return measured
-
-
-class Composition(NamedTuple):
-    """A composed configuration: its `values`, in which references to other settings are not
-    resolved, and its `choices`, the name of the chosen option by key, such as `rewriter_llm`."""
-
-    values: dict[str, Any]
-    choices: dict[str, str]
-
-    @classmethod
-    def of(cls, config: DictConfig) -> Composition:
-        """That of a configuration with Hydra's own part."""
-        choices = config.hydra.runtime.choices.items()
-        named = {str(k).rpartition("@")[2]: str(name) for k, name in choices if name is not None}
-        return cls(plain_values(config, resolve=False), named)
-
-
-class Compositions:
-    """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
-    choices once, which takes 0.1 to 0.2 seconds."""
-
-    def __init__(self, search_path: Sequence[str] = ()) -> None:
-        register()
-        self._search_path = search_path
-        self._composed: dict[frozenset[str], Composition] = {}
-
-    def of(self, words: Sequence[str]) -> Composition:
-        """The configuration of these overrides, of which the last one of a key counts."""
-        last = {key_of(word): word for word in words if "=" in word and word[0] != "~"}
-        chosen = frozenset(filter(is_choice, last.values()))
-        if chosen not in self._composed:
-            self._composed[chosen] = self._compose(chosen)
-        values, choices = self._composed[chosen]
-        for key in last.keys() - set(map(key_of, chosen)):
-            value = value_of(last[key])
-            for part in reversed(key.split(".")):
-                value = {part: value}
-            values = merged(values, value)
-        return Composition(values, choices)
-
-    def _compose(self, chosen: Iterable[str]) -> Composition:
-        with composing():
-            overrides = [*search_override(self._search_path), *sorted(chosen)]
-            config = compose(ROOT_CONFIG, overrides=overrides, return_hydra_config=True)
-        return Composition.of(config)
 
 
 def command_of(name: str, search_path: Sequence[str] = ()) -> str:

@@ -21,11 +21,11 @@ from soundingline.experiments.pipeline import (
     PipelineOpener,
     Stages,
     build_pipeline,
+    corpus_costs,
     index_statistics,
     parts_of,
     with_literature_tools,
 )
-from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
     Progress,
     Rollout,

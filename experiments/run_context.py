@@ -14,7 +14,6 @@ from soundingline.agents.base import Agent, Budget
 from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
-from soundingline.experiments.loggers import log_folder
 from soundingline.experiments.naming import claim_cell
 from soundingline.experiments.pipeline import (
     BoundPipeline,
@@ -165,7 +164,10 @@ def open_run(
         nullcontext(_OF_SWEEP) if settings.multirun else Servers() as servers,
     ):
         yield RunContext(folder, manifest, ledger, servers)
-    log_folder(config.logger, folder.path)
+    if config.logger is not None:
+        from soundingline.experiments.loggers import log_folder
+
+        log_folder(config.logger, folder.path)
 
 
 def end_servers() -> None:

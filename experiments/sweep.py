@@ -339,7 +339,6 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
     if cells:
         # Imported here: evaluating opens models, which a command that sweeps nothing need not.
         from soundingline.experiments.evaluate import MissingBaseline, compare_folders
-        from soundingline.experiments.loggers import log_folder
 
         try:
             compare_folders(
@@ -354,7 +353,10 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             )
         except MissingBaseline as error:
             missing = error
-        log_folder(SweepStart.logger, sweep)
+        if SweepStart.logger is not None:
+            from soundingline.experiments.loggers import log_folder
+
+            log_folder(SweepStart.logger, sweep)
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
         console.print(_summary(group, statuses))

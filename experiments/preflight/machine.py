@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from soundingline.experiments.config import Compositions
 from soundingline.experiments.pipeline import BoundPipeline
 from soundingline.experiments.planning import (
-    Compositions,
     ExperimentEstimate,
     ExperimentPlan,
     Model,

@@ -5,8 +5,14 @@ from functools import cache
 from omegaconf import OmegaConf
 
 from soundingline.experiments import config
-from soundingline.experiments.config import CONF, Settings, choice_of, plain_values
-from soundingline.experiments.planning import Compositions, ExperimentPlan
+from soundingline.experiments.config import (
+    CONF,
+    Compositions,
+    Settings,
+    choice_of,
+    plain_values,
+)
+from soundingline.experiments.planning import ExperimentPlan
 from soundingline.experiments.published_figures import is_measure
 from soundingline.toolkit.evaluation.published_tables import read_published
 
