@@ -17,6 +17,7 @@ from pathlib import Path
 from traceback import format_exception
 
 import pytest
+from support.assertions import told
 from support.benchmarks import CORPUS, QRELS, QUERIES, TINY, write_beir
 from support.checkpoints import save_rankllama, write_splade, write_tokenizer
 
@@ -451,15 +452,6 @@ BROKEN = {
     ),
     "no queries": ({"corpus": CORPUS, "qrels": QRELS}, "queries.jsonl"),
 }
-
-
-def told(capsys):
-    """The one line on standard error."""
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    lines = [line for line in error.splitlines() if line.startswith("soundingline: ")]
-    assert len(lines) == 1
-    return lines[0]
 
 
 @pytest.mark.parametrize("case", BROKEN)
