@@ -555,11 +555,13 @@ def _folders(arguments: Sequence[str]) -> Iterator[Path]:
 
 
 def _comment(path: Path) -> str:
-    """The first sentence of the comment at the head of an option's file; empty without one."""
+    """The first sentence of the comment at the head of an option's file, without a colon at its
+    end; empty without one."""
     with path.open(encoding="utf-8") as lines:
         head = takewhile(lambda line: line.startswith("#"), lines)
         text = "\n".join(line.lstrip("# ").strip() for line in head if "@package" not in line)
-    return escape_control(_SENTENCE_END.split(text, maxsplit=1)[0].replace("\n", " "))
+    sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
+    return escape_control(sentence.replace("\n", " ").removesuffix(":"))
 
 
 def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:

@@ -215,6 +215,7 @@ def test_experiments_are_listed_by_their_comments_without_composing_them(capsys,
     assert rows["pi_serini/depth"].strip() == (
         "How deep a ranking the agent may browse: 5, 50 and 1,000 hits."
     )
+    assert not [row for row in rows.values() if row.rstrip().endswith(":")]
     assert "soundingline describe experiment=NAME shows cells, needs, cost" in told.err
 
 
