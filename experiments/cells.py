@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -54,23 +53,17 @@ class Cells(NamedTuple):
 
     @classmethod
     def of_ours(cls, config: DictConfig) -> Cells:
-        """Those of a composed configuration with our sweeper."""
+        """Those of a composed configuration with our sweeper: what stands below `hydra.sweeper` by
+        the name of the scale, if anything does, in the place of the others."""
         sweeper: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
-        cells = cls.read(sweeper, config.scale)
+        chosen = sweeper.get(config.scale) or sweeper
+        axes = (chosen.get("axes") or {}).items()
+        params = {str(key): str(value) for key, value in (chosen.get("params") or {}).items()}
         indexing = config.indexing
         if indexing.shards > 1 and indexing.shard is None:
-            shards = ",".join(map(str, range(indexing.shards)))
-            return cells._replace(params={"indexing.shard": shards, **cells.params})
-        return cells
-
-    @classmethod
-    def read(cls, sweeper: Mapping[str, Any], scale: str = "paper") -> Cells:
-        """Those of the values below `hydra.sweeper`: what stands there by the name of the scale, if
-        anything does, in the place of the others."""
-        chosen = sweeper.get(scale) or sweeper
-        axes = (chosen.get("axes") or {}).items()
+            params = {"indexing.shard": ",".join(map(str, range(indexing.shards))), **params}
         return cls(
-            {str(key): str(value) for key, value in (chosen.get("params") or {}).items()},
+            params,
             [[_words(entry, f"axes.{name}") for entry in entries] for name, entries in axes],
             [_words(entry, "changes") for entry in chosen.get("changes") or ()],
             sweeper.get("late") or (),
@@ -78,15 +71,11 @@ class Cells(NamedTuple):
 
     def named(self, loader: ConfigLoader, words: Sequence[str] = ()) -> list[list[str]]:
         """The overrides of each cell of the sweep that a command line with these `words` starts.
-        `loader` has the options that a `glob` may name."""
+        An entry of an axis wins over an override of the same key, and a change over both. `loader`
+        has the options that a `glob` may name. `InputError` for an interval, and for a `glob` that
+        no option matches."""
         swept = [f"{key}={value}" for key, value in self.params.items()]
-        parser = OverridesParser.create(loader)
-        return self.overrides(parser.parse_overrides([*swept, *words, *self.late]))
-
-    def overrides(self, given: Sequence[Override]) -> list[list[str]]:
-        """The overrides of each cell, from those of `params` and the command line. An entry of an
-        axis wins over an override of the same key, and a change over both. `InputError` for an
-        interval, and for a `glob` that no option matches."""
+        given = OverridesParser.create(loader).parse_overrides([*swept, *words, *self.late])
         # Of two overrides of one key, the later one counts, in the place of the first.
         values = {override.get_key_element(): _values(override) for override in given}
         combinations = product(
@@ -125,12 +114,6 @@ def _values(override: Override) -> list[str]:
     return values
 
 
-@cache
-def override_parser() -> Any:
-    """Hydra's, which keeps nothing of what it has parsed."""
-    return OverridesParser.create()
-
-
 def _words(entry: Any, where: str) -> list[str]:
     words = [entry] if isinstance(entry, str) else entry
     if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
@@ -138,7 +121,7 @@ def _words(entry: Any, where: str) -> list[str]:
             f"hydra.sweeper.{where} has the entry {entry!r}",
             valid="an override such as unit=passage, or a list of overrides",
         )
-    for override in override_parser().parse_overrides(words):
+    for override in OverridesParser.create().parse_overrides(words):
         if override.is_sweep_override():
             raise InputError(
                 f"{override.input_line} in hydra.sweeper.{where} has several values",

@@ -37,6 +37,7 @@ from soundingline.experiments.config import (
     ROOT_CONFIG,
     ROOTS,
     Settings,
+    cells_of,
     check_choices,
     expand_home,
     key_of,
@@ -57,7 +58,6 @@ from soundingline.experiments.sweep import (
     is_first,
     optimized_value,
     recorded_cell,
-    settings_of_cells,
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
@@ -559,11 +559,13 @@ def _folders(arguments: Sequence[str]) -> Iterator[Path]:
 
 
 def _comment(path: Path) -> str:
-    """The first sentence of the comment at the head of an option's file; empty without one."""
+    """The first sentence of the comment at the head of an option's file, without a colon at its
+    end; empty without one."""
     with path.open(encoding="utf-8") as lines:
         head = takewhile(lambda line: line.startswith("#"), lines)
         text = "\n".join(line.lstrip("# ").strip() for line in head if "@package" not in line)
-    return escape_control(_SENTENCE_END.split(text, maxsplit=1)[0].replace("\n", " "))
+    sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
+    return escape_control(sentence.replace("\n", " ").removesuffix(":"))
 
 
 def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
@@ -571,7 +573,8 @@ def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser)
     search = [f"file://{Path(folder).resolve()}"] if folder else []
     words = parser.overrides(flags.overrides)
     if name in CHECKS and not flags.cfg:
-        _task(name)(settings_of_cells(words, search))
+        check_choices(words)
+        _task(name)([Settings.compose(cell, search) for cell in cells_of(words, search)])
         return 0
     settings = Settings.compose(words, search)
     if flags.cfg:

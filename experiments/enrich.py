@@ -21,8 +21,13 @@ from soundingline.experiments.naming import (
     identity_of,
     run_folder,
 )
-from soundingline.experiments.pipeline import Stages, caches_folder, make_stages, writes_obfuscated
-from soundingline.experiments.rank import note_phrases
+from soundingline.experiments.pipeline import (
+    Stages,
+    caches_folder,
+    make_stages,
+    note_phrases,
+    writes_obfuscated,
+)
 from soundingline.experiments.run_context import open_run
 from soundingline.pipelines.enrich.enrichment import (
     REASONS_FILE,
@@ -89,14 +94,14 @@ def enrich(settings: Settings) -> None:
             valid="one with phrases for documents, such as enrichment=sira",
         )
     benchmark: Benchmark = make(config.benchmark)
-    prepared = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
+    indexed = prepare(benchmark, segmenter, engine, Path(config.paths.indexes))
     caches = caches_folder(config, writes_obfuscated(config, benchmark))
-    collection = stages.collection(prepared, segmenter, caches)
-    units, shard = StoredUnits(prepared.store), shard_of(config)
+    collection = stages.collection(indexed, segmenter, caches)
+    units, shard = StoredUnits(indexed.store), shard_of(config)
     left = 0
     if isinstance(stage.corpus, ModelPhrases):
         form = form_of(config, benchmark)
-        ask_missing(settings, budget, stages, stage.corpus, prepared, collection, form)
+        ask_missing(settings, budget, stages, stage.corpus, indexed, collection, form)
         if shard:
             left = sum(stage.corpus.missing_flags(units, len(units), collection))
     elif shard:
@@ -115,15 +120,15 @@ def ask_missing(
     budget: Budget,
     stages: Stages,
     source: ModelPhrases,
-    prepared: IndexedCollection,
+    indexed: IndexedCollection,
     collection: Collection,
     form: Mapping[str, str],
 ) -> None:
     """Ask for the documents without phrases: some first, then a forecast, then the rest. `form` is
     that of texts on disk."""
-    stored, shard = StoredUnits(prepared.store), shard_of(settings.config)
+    stored, shard = StoredUnits(indexed.store), shard_of(settings.config)
     units = shard.of(stored) if shard else stored
-    prints = {"corpus": prepared.corpus, "phrases": source.fingerprint, **form}
+    prints = {"corpus": indexed.corpus, "phrases": source.fingerprint, **form}
     console = Console(stderr=True, soft_wrap=True)
     folder = enrichment_folder(settings, source)
     with open_run(settings, folder, prints, factors(settings, RANKING), budget) as run:
@@ -142,7 +147,7 @@ def ask_missing(
                 run.folder.add_counts({"enrichment": source.counts})
                 for line in lines_of_counts(source.counts):
                     console.print(line)
-    note_phrases(prepared.folder, source.content(collection), run.folder)
+    note_phrases(indexed.folder, source.content(collection), run.folder)
     if failed:
         shown = ", ".join(f"{number:,} {code}" for code, number in sorted(failed.items()))
         console.print(f"failed: {shown}; the same command tries them again")

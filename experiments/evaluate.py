@@ -19,14 +19,19 @@ from soundingline.agents.base import Budget
 from soundingline.experiments.build import check_price, language_model, make
 from soundingline.experiments.collection import texts_under
 from soundingline.experiments.config import Settings
-from soundingline.experiments.published_figures import compare_with_published
 from soundingline.experiments.recorded import names_benchmark, recorded_benchmark
 from soundingline.experiments.run_context import RunJudge, running
 from soundingline.experiments.validity import has_factors, threats_of_runs
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.benchmarks.slices import pi_serini_slices, stratum
-from soundingline.toolkit.console import Console, TimeLeft, notify, print_next, progress_bar
+from soundingline.toolkit.console import (
+    Console,
+    counted_questions,
+    notify,
+    print_next,
+    progress_bar,
+)
 from soundingline.toolkit.data import DocumentStore
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import (
@@ -215,12 +220,11 @@ async def _judge_all(
         def done(verdict: ModelVerdict) -> None:
             usage = ledger.by_role(repeat_id(verdict.qid, one.repeat))
             write(verdict, usage.get(ROLE, UsageTotals()).flatten())
-            left.end_one()
-            progress.advance(task)
+            advance()
 
-        left, total = TimeLeft(len(one.left), concurrency), len(one.left)
         with progress_bar() as progress, one.record.writing() as write:
-            task = progress.add_task(f"Judging ({judge.model})", total=total, note="", left=left)
+            name = f"Judging ({judge.model})"
+            advance = counted_questions(progress, name, len(one.left), concurrency)
             await judge_cases(one.left, ask, concurrency=concurrency, done=done)
 
     try:
@@ -405,6 +409,9 @@ def compare(
     noise of both. Runs of others that were imported are compared with ours by question.
     """
     if published and runs:
+        # Here, so that a command starts without it.
+        from soundingline.experiments.published_figures import compare_with_published
+
         compare_with_published(runs)
         return
     runs = list(dict.fromkeys(chain.from_iterable(map(_runs_at, runs))))

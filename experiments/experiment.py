@@ -5,25 +5,23 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyterrier as pt
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
-from soundingline.experiments.evaluate import evaluate_recorded, make_judge
-from soundingline.experiments.naming import cell_name, run_folder
-from soundingline.experiments.pipeline import BoundPipeline, build_pipeline
-from soundingline.experiments.rank import rank
-from soundingline.experiments.recorded import recorded_benchmark
 from soundingline.experiments.refusals import refusal_line
-from soundingline.experiments.run import run
 from soundingline.toolkit.console import silent
 from soundingline.toolkit.errors import InputError, check_call
-from soundingline.toolkit.evaluation import EvaluatedRun
+
+if TYPE_CHECKING:
+    from soundingline.experiments.pipeline import BoundPipeline
+    from soundingline.toolkit.evaluation import EvaluatedRun
 
 
+# What builds, ranks, runs and evaluates is imported where it is called: composing need not wait.
 class Experiment:
     """One configuration: a benchmark, a pipeline over its corpus, a search tool and an agent.
 
@@ -66,23 +64,35 @@ class Experiment:
     @cached_property
     def built(self) -> BoundPipeline:
         """Benchmark, document store, opened indexes, and the pipeline over them."""
+        from soundingline.experiments.build import make
+        from soundingline.experiments.pipeline import build_pipeline
+
         with self._printing():
             config = self.settings.config
             return build_pipeline(config, make(config.budget))
 
     def rank(self) -> EvaluatedRun:
         """Rank the benchmark's questions without an agent; as `soundingline rank`."""
+        from soundingline.experiments.rank import rank
+
         with self._printing():
             return rank(self.settings, lambda: self.built)
 
     def run(self) -> EvaluatedRun:
         """Let the agent answer the questions, or go on where it stopped; as
         `soundingline run`."""
+        from soundingline.experiments.run import run
+
         with self._printing():
             return run(self.settings, lambda: self.built)
 
     def evaluate(self) -> EvaluatedRun:
         """Evaluate again what the run folder holds; no agent runs."""
+        from soundingline.experiments.build import make
+        from soundingline.experiments.evaluate import evaluate_recorded, make_judge
+        from soundingline.experiments.naming import cell_name, run_folder
+        from soundingline.experiments.recorded import recorded_benchmark
+
         folder = run_folder(self.settings, cell_name(self.settings))
         benchmark = recorded_benchmark(folder, self.settings)
         with self._printing():

@@ -139,9 +139,7 @@ class WandbLogger:
 
 
 def log_folder(option: Any, folder: Path) -> None:
-    """Record a finished run or sweep by the option of the group `logger`, if there is one."""
-    if option is None:
-        return
+    """Record a finished run or sweep by an option of the group `logger`."""
     try:
         # Cells that end at once would disturb each other in a database that is a file.
         with file_lock(folder.parent / ".logger.lock"):

@@ -18,6 +18,8 @@ from rich.table import Table
 from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import (
+    NO_OPTION,
+    Compositions,
     Settings,
     is_choice,
     key_of,
@@ -25,7 +27,7 @@ from soundingline.experiments.config import (
     plain_values,
 )
 from soundingline.experiments.pipeline import Stages
-from soundingline.experiments.planning import Compositions, ExperimentPlan, block, measured_runs
+from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
 from soundingline.pipelines.cache import (
     GB,
@@ -74,28 +76,25 @@ def index(settings: Settings) -> None:
             do="leave it out: one process builds that index",
         )
     indexes = Path(config.paths.indexes)
-    prepared = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
+    collection = prepare(benchmark, segmenter, engine, indexes, indexed=not sharded)
     if sharded:
-        if not _built_shards(settings, stages, prepared, segmenter):
+        if not _built_shards(settings, stages, collection, segmenter):
             return
-        prepared = replace(prepared, shards=config.indexing.shards)
-    stages.bind(prepared, segmenter, None)
+        collection = replace(collection, shards=config.indexing.shards)
+    stages.bind(collection, segmenter, None)
     console = Console()
-    console.print(
-        f"{prepared.path}: {len(prepared.index):,} units of {len(prepared.store):,} documents",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for name in prepared.others:
-        console.print(prepared.folder / name, highlight=False, soft_wrap=True)
-    for note in notes(benchmark, prepared):
+    size = f"{len(collection.index):,} units of {len(collection.store):,} documents"
+    console.print(f"{collection.path}: {size}", highlight=False, soft_wrap=True)
+    for name in collection.others:
+        console.print(collection.folder / name, highlight=False, soft_wrap=True)
+    for note in notes(benchmark, collection):
         console.print(note, soft_wrap=True)
     if not settings.multirun:
         print_next("soundingline rank, or run, with the same options")
 
 
 def _built_shards(
-    settings: Settings, stages: Stages, prepared: IndexedCollection, segmenter: Segmenter
+    settings: Settings, stages: Stages, collection: IndexedCollection, segmenter: Segmenter
 ) -> bool:
     """Make the shard of this process, if it has one, for each index that can be divided. Whether
     all shards are there then; `InputError` if this process has no shard, and one is missing."""
@@ -103,17 +102,17 @@ def _built_shards(
 
     count, shard = settings.config.indexing.shards, shard_of(settings.config)
     engines: list[Any] = []
-    collection = Collection(
-        prepared.fingerprint,
+    noting = Collection(
+        collection.fingerprint,
         open_index=engines.append,
         whole_documents=segmenter.whole_documents,
     )
     for retriever in _learned(stages.transformers["retriever"]):
-        retriever.index_in(collection)
+        retriever.index_in(noting)
     if shard:
         for engine in engines:
-            prepared.build_shard(engine, shard)
-    lacking = [prepared.missing_shards(engine, count) for engine in engines]
+            collection.build_shard(engine, shard)
+    lacking = [collection.missing_shards(engine, count) for engine in engines]
     missing = sorted({number for _, numbers in lacking for number in numbers})
     if missing and shard:
         waiting = ", ".join(map(str, missing))
@@ -240,27 +239,23 @@ def list_options(settings: Settings, group: str = "") -> None:
         within = {
             f"{folder}/{name}".removeprefix(f"{group}/"): about
             for folder, names in options.items()
-            if folder == group or folder.startswith(f"{group}/")
+            # Those in `base` are what options share.
+            if folder == group or (folder.startswith(f"{group}/") and not folder.endswith("/base"))
             for name, about in names.items()
         }
         if not within:
             valid, do = ", ".join(sorted(options)), did_you_mean(group, options)
             raise InputError(f"there is no group {group!r}", valid=valid, do=do)
-        if group == "experiment":
-            compositions = Compositions(settings.search_path)
-            measured = measured_runs(Path(settings.config.paths.runs))
-            blocks = (
-                block(name, about, *ExperimentPlan.of(name, compositions, measured))
-                for name, about in sorted(within.items())
-                if not name.startswith("base/")  # what experiments share
-            )
-            Console(soft_wrap=True).print("\n\n".join(blocks), highlight=False, markup=False)
-            print_next("soundingline run experiment=NAME; scale=laptop needs no model and no GPU")
-            return
         for name, about in sorted(within.items()):
             rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
     Console().print(rows)
-    print_next(f"soundingline run --help {group or 'GROUP'} shows the arguments of each option")
+    if group == "experiment":
+        print_next(
+            "soundingline describe experiment=NAME shows cells, needs, cost and the paper's state, "
+            "and soundingline run experiment=NAME scale=laptop needs no model"
+        )
+    else:
+        print_next(f"soundingline run --help {group or 'GROUP'} shows the arguments of each option")
 
 
 def describe(
@@ -290,23 +285,10 @@ def describe(
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
-    if "experiment" in settings.choices and settings.choices["experiment"] not in ("None", "null"):
-        compositions = Compositions(settings.search_path)
-        measured = measured_runs(Path(settings.config.paths.runs))
-        plan = ExperimentPlan(
-            plain_values(settings.config), settings.choices, cells, compositions, measured
-        )
-        power = [line for line in [plan.power_text()] if line]
-        threats = lines_of(
-            threats_of(
-                composed_cells(
-                    [[*settings.overrides, *cell] for cell in cells], settings.search_path
-                )
-            )
-        )
-        estimate = [f"estimate: {line}" for line in [plan.estimate_text()] if line]
-        needs = [f"needs: {'; '.join(plan.needs) or 'nothing but its data'}"]
-        for line in (*estimate, *needs, *plan.formula(), *power, *threats):
+    experiment, command = settings.choices.get("experiment", "null"), "run"
+    if experiment not in NO_OPTION:
+        command = command_of(experiment, settings.search_path)
+        for line in _experiment_lines(experiment, settings, cells):
             Console(soft_wrap=True).print(line, highlight=False)
     keys = set(map(key_of, settings.overrides))
     changed = {key.partition("@")[0].split(".")[0] for key in keys}
@@ -314,7 +296,25 @@ def describe(
         _describe_benchmark(settings, tokenizer)
     elif tokenizer is not None:
         raise InputError("there is nothing to count", do="name a benchmark: benchmark=...")
-    print_next(shlex.join(["soundingline", "run", *settings.overrides]))
+    print_next(shlex.join(["soundingline", command, *settings.overrides]))
+
+
+def _experiment_lines(
+    name: str, settings: Settings, cells: Sequence[Sequence[str]]
+) -> Iterator[str]:
+    """The cells of an experiment, its estimate and needs, the paper's table and its state, the
+    difference that it can find, and its threats to validity."""
+    search_path = settings.search_path
+    measured = measured_runs(Path(settings.config.paths.runs))
+    compositions = Compositions(search_path)
+    config = plain_values(settings.config)
+    plan = ExperimentPlan(config, settings.choices, cells, compositions, measured)
+    laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
+    if len(cells) > 1 or len(laptop) > 1:
+        yield f"cells: {len(cells)}; with scale=laptop {len(laptop)}"
+    yield from plan.lines()
+    composed = composed_cells([[*settings.overrides, *cell] for cell in cells], search_path)
+    yield from lines_of(threats_of(composed))
 
 
 def _describe_benchmark(settings: Settings, tokenizer: str | None) -> None:

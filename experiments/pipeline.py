@@ -32,11 +32,13 @@ from soundingline.toolkit.console import Console
 from soundingline.toolkit.corpus import Passages
 from soundingline.toolkit.corpus.segmentation import Segmenter
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.files import mark_obfuscated
+from soundingline.toolkit.files import mark_obfuscated, read_json, write_json
 from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
-from soundingline.toolkit.llm.ledger import Ledger
+from soundingline.toolkit.llm.ledger import Ledger, recorded_usage
 from soundingline.toolkit.llm.local_servers import Servers
+from soundingline.toolkit.locks import file_lock
+from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.manifest import SEALED
 from soundingline.toolkit.search import Literature, Operators
 from soundingline.toolkit.search.scoring import RequirementScorer, ScorerResources
@@ -47,6 +49,10 @@ if TYPE_CHECKING:
     from soundingline.agents.base import Budget
     from soundingline.pipelines.learned.dense import Dense
 
+_SHOWN = ("calls", "input_tokens", "output_tokens", "dollars")
+_Runs = dict[str, dict[str, float]]
+_PHRASES_OF_RUNS = "phrases-{}.json"
+_DO = "move it away; only what the corpus has cost is then unknown"
 LIBRARIANS = ("scorer", "list_reranker")  # what librarians work with in addition to it
 RERANKERS = ("reranker", "list_reranker")
 OF_RERANK_TOP = ("depth", "texts")
@@ -375,6 +381,42 @@ def chosen_parameters(transformers: Mapping[str, Any]) -> dict[str, Any]:
     stages = {group: part for group, part in transformers.items() if isinstance(part, Stage)}
     chosen = {group: stage.chosen_parameters for group, stage in stages.items()}
     return {group: values for group, values in chosen.items() if values}
+
+
+def note_phrases(folder: Path, phrases: str, run: RunFolder) -> None:
+    """Record what a run has paid for phrases in the collection's `folder` of indexes, for every
+    index with these phrases. A run that is resumed is counted once, with all of its starts."""
+    path = folder / _PHRASES_OF_RUNS.format(phrases)
+    total = recorded_usage(run.ledger_path)
+    if total:
+        with file_lock(folder / ".phrases.lock"):  # two runs may end at once
+            runs = read_json(path, _Runs, do=_DO) if path.exists() else {}
+            runs[str(run.path.absolute())] = total
+            write_json(path, runs)
+
+
+def corpus_costs(parts: Transformers) -> dict[str, float]:
+    """The cost of enriching the corpus: `seconds` of building the index, and what was paid for its
+    phrases if a language model proposed them; empty for bound stages without such a corpus."""
+    collection = getattr(parts.get("enrichment"), "collection", None)
+    index = collection.index if collection else None
+    if index is None:
+        return {}
+    # Here, so that a command starts without the kernels of our index.
+    from soundingline.pipelines.enrich.enrichment import SECONDS, phrases_folder, phrases_manifest
+    from soundingline.pipelines.lexical.index import LexicalIndex
+
+    folder = phrases_folder(index) if isinstance(index, LexicalIndex) else None
+    if folder is None:
+        return {}
+    costs = {"documents": len(index), **read_json(folder / SECONDS, dict[str, float], do=_DO)}
+    path = folder.parents[1] / _PHRASES_OF_RUNS.format(phrases_manifest(folder)["phrases"])
+    if path.exists():
+        runs = list(read_json(path, _Runs, do=_DO).values())
+        for name in _SHOWN:
+            if all(name in run for run in runs):
+                costs[name] = sum(run[name] for run in runs)
+    return costs
 
 
 def with_literature_tools(

@@ -9,28 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hydra import compose
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
-from soundingline.experiments.cells import SWEEPER, Cells
-from soundingline.experiments.config import (
-    CONF,
-    ROOT_CONFIG,
-    composing,
-    is_choice,
-    key_of,
-    merged,
-    plain_values,
-    register,
-    search_override,
-    value_of,
-)
+from soundingline.experiments.config import CONF, Compositions, is_choice, key_of
 from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
@@ -46,7 +32,6 @@ from soundingline.toolkit.obfuscation import VARIABLE
 
 CALLS, PROMPT, REPLY, CALL, SECONDS = 20.0, 1500, 250, 880, 10.0
 CHANGED = (0.1, 0.3)  # shares of answers that are right in one of two cells alone
-WIDTH = 100
 _PRECISION = {"4bit": 0.65, "fp8": 1.05}  # bytes a parameter, with scales; else two
 # Billions of parameters that a name does not state, and precisions that it does not.
 _BILLIONS = {
@@ -159,55 +144,15 @@ def measured_runs(runs: Path) -> list[Measured]:
     return measured
 
 
-class Composition(NamedTuple):
-    """A composed configuration: its `values`, in which references to other settings are not
-    resolved, and its `choices`, the name of the chosen option by key, such as `rewriter_llm`."""
-
-    values: dict[str, Any]
-    choices: dict[str, str]
-
-    @classmethod
-    def of(cls, config: DictConfig) -> Composition:
-        """That of a configuration with Hydra's own part."""
-        choices = config.hydra.runtime.choices.items()
-        named = {str(k).rpartition("@")[2]: str(name) for k, name in choices if name is not None}
-        return cls(plain_values(config, resolve=False), named)
-
-
-class Compositions:
-    """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
-    choices once, which takes 0.1 to 0.2 seconds: 100 of them for the list of all experiments."""
-
-    def __init__(self, search_path: Sequence[str] = ()) -> None:
-        register()
-        self._search_path = search_path
-        self._composed: dict[frozenset[str], Composition] = {}
-
-    def of(self, words: Sequence[str]) -> Composition:
-        """The configuration of these overrides, of which the last one of a key counts."""
-        last = {key_of(word): word for word in words if "=" in word and word[0] != "~"}
-        chosen = frozenset(filter(is_choice, last.values()))
-        if chosen not in self._composed:
-            self._composed[chosen] = self._compose(chosen)
-        values, choices = self._composed[chosen]
-        for key in last.keys() - set(map(key_of, chosen)):
-            value = value_of(last[key])
-            for part in reversed(key.split(".")):
-                value = {part: value}
-            values = merged(values, value)
-        return Composition(values, choices)
-
-    def _compose(self, chosen: Iterable[str]) -> Composition:
-        with composing():
-            overrides = [*search_override(self._search_path), *sorted(chosen)]
-            config = compose(ROOT_CONFIG, overrides=overrides, return_hydra_config=True)
-        return Composition.of(config)
-
-    def text(self, option: str) -> str:
-        """The file of an option, such as `llm/gpt-5.5`; empty where it has none."""
-        folders = [CONF, *(Path(each.removeprefix("file://")) for each in self._search_path)]
-        files = (folder / f"{option}.yaml" for folder in folders)
-        return next((file.read_text(encoding="utf-8") for file in files if file.is_file()), "")
+def command_of(name: str, search_path: Sequence[str] = ()) -> str:
+    """The command that runs the experiment of this name, which the comment of its file states where
+    it is another one than `run`."""
+    for folder in (CONF, *(Path(each.removeprefix("file://")) for each in search_path)):
+        file = folder / "experiment" / f"{name}.yaml"
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if stated := re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text):
+            return stated[1]
+    return "run"
 
 
 def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
@@ -257,21 +202,6 @@ class ExperimentPlan:
         self._choices, self._compositions, self._measured = choices, compositions, measured
         self.models = [self._models(cell) for cell in self.cells]
 
-    @classmethod
-    def of(
-        cls, name: str, compositions: Compositions, measured: Sequence[Measured] = ()
-    ) -> tuple[ExperimentPlan, int]:
-        """The plan of the experiment of this name, and the number of cells of its laptop form."""
-        config, choices = compositions.of([f"experiment={name}"])
-        sweeper = config["hydra"]["sweeper"]
-        if sweeper["_target_"] != SWEEPER:  # which chooses cells as it goes
-            sweeper = {}
-        with composing() as loader:
-            cells, laptop = (
-                Cells.read(sweeper, scale).named(loader) for scale in ("paper", "laptop")
-            )
-        return cls(config, choices, cells, compositions, measured), len(laptop)
-
     def _models(self, cell: Sequence[str]) -> dict[str, Model]:
         """The models of a cell: those of the configuration, with the options that it chooses. What
         an option chooses in its turn, such as a re-ranker's language model, counts too."""
@@ -294,13 +224,6 @@ class ExperimentPlan:
         """The paper's table for these cells, if there is one."""
         name = self.config["comparison"]["published"]
         return read_published(name) if name else None
-
-    def command(self, name: str) -> str:
-        """The command that runs the experiment of this name, which the comment of its file states
-        where it is another one than `run`."""
-        text = self._compositions.text(f"experiment/{name}")
-        stated = re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text)
-        return stated[1] if stated else "run"
 
     @property
     def needs(self) -> list[str]:
@@ -447,6 +370,20 @@ class ExperimentPlan:
             f"{high} change"
         )
 
+    def lines(self) -> Iterator[str]:
+        """What `soundingline describe` prints of it."""
+        if estimate := self.estimate_text():
+            yield f"estimate: {estimate}"
+        yield f"needs: {'; '.join(self.needs) or 'nothing but its data'}"
+        if table := self.published:
+            questions = f"; {table.questions:,} questions" if table.questions else ""
+            yield f"paper: {table.title}{questions}"
+            yield f"state: {table.state}"
+            yield from (f"differs: {each}" for each in table.differences)
+        yield from self.formula()
+        if power := self.power_text():
+            yield power
+
     def formula(self) -> Iterator[str]:
         """The numbers of the estimate, one line for each cell."""
         for number, each in enumerate(self.estimates(), start=1):
@@ -460,29 +397,3 @@ class ExperimentPlan:
                     f"{typical.cached / typical.input:.0%} cached, {typical.output:,} out): "
                     f"{dollars} ({typical.source}); {total.seconds / 3600:,.1f} hours"
                 )
-
-
-def block(name: str, about: str, plan: ExperimentPlan, laptop: int) -> str:
-    """What `soundingline list experiments` prints of an experiment, in at most `WIDTH` columns."""
-    published = plan.published
-    source = published.title if published else "none"
-    if published and published.questions:
-        source += f"; {published.questions:,} questions"
-    lines = {
-        "about": about,
-        "paper": source,
-        "command": f"soundingline {plan.command(name)} experiment={name}",
-        "cells": f"{len(plan.cells)}; with scale=laptop {laptop}",
-        "needs": "; ".join(plan.needs) or "nothing but its data",
-        "estimate": plan.estimate_text(),
-        "state": published.state if published else "",
-        "differs": "; ".join(published.differences) if published else "",
-    }
-    shown = [f"experiment={name}"]
-    for title, text in lines.items():
-        for place, line in enumerate(text.splitlines()):
-            head = f"  {title if not place else '':10} "
-            shown += textwrap.wrap(
-                line, WIDTH, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False
-            )
-    return "\n".join(shown)

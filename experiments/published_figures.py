@@ -124,7 +124,7 @@ def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
         if not isinstance(name, str) or not read_published(name).rows:
             raise InputError(
                 f"the experiment of the run {run.name} has no published figures",
-                do="soundingline list experiment shows which have some",
+                do="soundingline describe experiment=NAME names the table of one that has some",
             )
         if name != names[0]:
             raise InputError(

@@ -25,8 +25,8 @@ from soundingline.experiments.naming import RANKING, cell_name, factors, fingerp
 from soundingline.experiments.pipeline import (
     PipelineOpener,
     Stages,
-    Transformers,
     build_pipeline,
+    corpus_costs,
 )
 from soundingline.experiments.rollouts import Progress, fallbacks
 from soundingline.experiments.run_context import open_run
@@ -63,52 +63,9 @@ from soundingline.toolkit.evaluation.retrieval import (
     with_list_measures,
     with_targets,
 )
-from soundingline.toolkit.files import read_json, write_json, write_quoting
-from soundingline.toolkit.llm.ledger import Ledger, recorded_usage
-from soundingline.toolkit.locks import file_lock
+from soundingline.toolkit.files import write_quoting
+from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.report import comparison_table
-from soundingline.toolkit.runs import RunFolder
-
-_SHOWN = ("calls", "input_tokens", "output_tokens", "dollars")
-_Runs = dict[str, dict[str, float]]
-_PHRASES_OF_RUNS = "phrases-{}.json"
-_DO = "move it away; only what the corpus has cost is then unknown"
-
-
-def note_phrases(folder: Path, phrases: str, run: RunFolder) -> None:
-    """Record what a run has paid for phrases in the collection's `folder` of indexes, for every
-    index with these phrases. A run that is resumed is counted once, with all of its starts."""
-    path = folder / _PHRASES_OF_RUNS.format(phrases)
-    total = recorded_usage(run.ledger_path)
-    if total:
-        with file_lock(folder / ".phrases.lock"):  # two runs may end at once
-            runs = read_json(path, _Runs, do=_DO) if path.exists() else {}
-            runs[str(run.path.absolute())] = total
-            write_json(path, runs)
-
-
-def corpus_costs(parts: Transformers) -> dict[str, float]:
-    """The cost of enriching the corpus: `seconds` of building the index, and what was paid for its
-    phrases if a language model proposed them; empty for bound stages without such a corpus."""
-    collection = getattr(parts.get("enrichment"), "collection", None)
-    index = collection.index if collection else None
-    if index is None:
-        return {}
-    # Here, so that a command starts without the kernels of our index.
-    from soundingline.pipelines.enrich.enrichment import SECONDS, phrases_folder, phrases_manifest
-    from soundingline.pipelines.lexical.index import LexicalIndex
-
-    folder = phrases_folder(index) if isinstance(index, LexicalIndex) else None
-    if folder is None:
-        return {}
-    costs = {"documents": len(index), **read_json(folder / SECONDS, dict[str, float], do=_DO)}
-    path = folder.parents[1] / _PHRASES_OF_RUNS.format(phrases_manifest(folder)["phrases"])
-    if path.exists():
-        runs = list(read_json(path, _Runs, do=_DO).values())
-        for name in _SHOWN:
-            if all(name in run for run in runs):
-                costs[name] = sum(run[name] for run in runs)
-    return costs
 
 
 def query_costs(
@@ -271,7 +228,7 @@ def asking_bar(stages: Stages, ledger: Ledger) -> Iterator[None]:
     if not stages.models:
         yield
         return
-    tally = Progress(ledger, {}, lambda line: None)
+    tally = Progress(ledger, {})
 
     def note() -> str:
         return " · ".join(filter(None, (f"{ledger.total.calls} requests", tally.line())))

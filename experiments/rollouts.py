@@ -43,13 +43,12 @@ _NO_QUESTION = ("copied", "errors")  # as the rewriters' stages count them
 
 class Progress:
     """Counts trajectories as they end. `accepted` are the answers by question, for the accuracy by
-    the exact rule; `changed` is called with a line for the bar. Safe for many threads."""
+    the exact rule. Safe for many threads."""
 
     def __init__(
         self,
         ledger: Ledger,
         accepted: Mapping[str, Sequence[str]],
-        changed: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.trajectories = 0
@@ -59,7 +58,6 @@ class Progress:
         self._more_warnings = self._failed = self._judged = self._right = 0
         self._calls = Counter[str]()  # by the code of the refusal, which is empty for the others
         self._accepted = accepted
-        self._changed = changed
         self._judge = ExactAnswerJudge()
         self._clock = clock
         self._began = clock()
@@ -84,7 +82,6 @@ class Progress:
                 self.costs.append(trajectory.usage)
             self._judged += bool(accepted)
             self._right += right
-            self._changed(self.line())
 
     def line(self) -> str:
         """`2 failed · accuracy 0.61 · $1.20 · 340 tokens/s`; what is unknown is left out."""
@@ -240,8 +237,9 @@ class Rollout(NamedTuple):
 class RolloutRunner:
     """Agents at work on a run, one for each repeat of its questions. `session` makes a search tool
     for the question of an id; at most `concurrency` questions are under way. `tell` gets a line on
-    the first question that fails, as soon as it has. `stopped` is the trajectory after which no
-    further question was begun; None where all were asked."""
+    the first question that fails, as soon as it has, and `advance` is called after each question.
+    `stopped` is the trajectory after which no further question was begun; None where all were
+    asked."""
 
     def __init__(
         self,
@@ -251,6 +249,7 @@ class RolloutRunner:
         tally: Progress,
         concurrency: int,
         tell: Callable[[str], Any] = lambda line: None,
+        advance: Callable[[], Any] = lambda: None,
     ) -> None:
         self.stopped: Trajectory | None = None
         self.tally = tally
@@ -258,7 +257,7 @@ class RolloutRunner:
         self._agents = agents
         self._session = session
         self._folder = folder
-        self._tell = tell
+        self._tell, self._advance = tell, advance
         self._failed = False
 
     async def answer(self, rollouts: Sequence[Rollout]) -> None:
@@ -300,6 +299,7 @@ class RolloutRunner:
             # A write that has begun ends even where this task is cancelled: the loop waits for its
             # threads before it closes.
             await asyncio.to_thread(self._record, trajectory, repeat)
+            self._advance()
             if trajectory.status == "failed" and not self._failed:
                 self._failed = True
                 path = self._folder.repeat(repeat).trajectory_path(trajectory.qid)

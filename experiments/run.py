@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from soundingline.agents.base import Agent, Budget
 from soundingline.experiments.build import declares, language_model, make, make_search_tool
@@ -20,15 +21,11 @@ from soundingline.experiments.pipeline import (
     PipelineOpener,
     Stages,
     build_pipeline,
+    corpus_costs,
     index_statistics,
     parts_of,
     with_literature_tools,
 )
-from soundingline.experiments.preflight import check_before
-from soundingline.experiments.preflight.agent import check_first_questions
-from soundingline.experiments.preflight.findings import CheckReport, print_findings, stop_at
-from soundingline.experiments.published_figures import published_accuracy
-from soundingline.experiments.rank import corpus_costs
 from soundingline.experiments.rollouts import (
     Progress,
     Rollout,
@@ -51,11 +48,18 @@ from soundingline.experiments.run_context import (
 from soundingline.experiments.sweep import cells_folder, obfuscate_cells
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import Console, LiveNote, TimeLeft, print_next, progress_bar
+from soundingline.toolkit.console import (
+    Console,
+    LiveNote,
+    counted_questions,
+    print_next,
+    progress_bar,
+)
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.retrieval import parse_measures
 from soundingline.toolkit.llm.blocking import run_coroutine
+from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.report.traces import PAGE
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import RoundsFile, question_of
@@ -63,6 +67,9 @@ from soundingline.toolkit.search import Literature
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.tokens import load_tokenizer
 from soundingline.toolkit.trajectory import RUN_OUT_OF_MONEY, Trajectory
+
+if TYPE_CHECKING:
+    from soundingline.experiments.preflight.findings import CheckReport
 
 
 def run(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedRun:
@@ -145,6 +152,8 @@ def _checked(settings: Settings, scratch: Path, number: int, *, sweep: bool) -> 
         context.running(this.built.stages, this.parts, this.llm),
         running(this.llm, context.folder.path / "server.log", context.servers) as served,
     ):
+        from soundingline.experiments.preflight import check_before
+
         memory = scratch if sweep else None
         return check_before(this, context, settings, served.get("model"), memory)
 
@@ -244,17 +253,12 @@ def check_stand_in(settings: Settings) -> None:
 
 def answer(this: Components, context: RunContext, settings: Settings) -> Trajectory | None:
     """Let the agent answer what is pending; the trajectory that stopped the run, if one did."""
-    config, folder, ledger = settings.config, context.folder, context.ledger
-    benchmark = this.built.benchmark
-    pending = [
-        Rollout(topic, repeat)
-        for repeat in range(1, len(this.agents) + 1)
-        for topic in folder.repeat(repeat).pending(benchmark.topics)
-    ]
+    config, ledger = settings.config, context.ledger
     console = Console(stderr=True, soft_wrap=True)
-    total = len(benchmark.topics) * len(this.agents)
-    if len(pending) < total:
-        console.print(f"kept {total - len(pending):,} of {total:,}")
+    pending = pending_rollouts(this, context.folder)
+    answered = this.rollouts - len(pending)
+    if answered:
+        console.print(f"kept {answered:,} of {this.rollouts:,}")
     if not pending:
         return None
     if ledger.cap is not None and ledger.unpriced_before:
@@ -264,49 +268,75 @@ def answer(this: Components, context: RunContext, settings: Settings) -> Traject
         )
     with (
         context.running(this.built.stages, this.parts, this.llm) as counted,
-        running(this.llm, folder.path / "server.log", context.servers) as served,
+        running(this.llm, context.folder.path / "server.log", context.servers) as served,
         progress_bar() as progress,
     ):
-        if served:
-            folder.note_servers({"llm": served["model"].server_version()})
-        asks_model = bool(this.llm or this.built.stages.models)
-        if config.preflight.check and asks_model:
+        model = served.get("model")
+        if model:
+            context.folder.note_servers({"llm": model.server_version()})
+        if config.preflight.check and this.asks_model:
+            # Here, so that a command starts without the kernels of our index.
+            from soundingline.experiments.preflight import check_before
+
             memory = cells_folder(settings) if settings.multirun else None
-            check_before(this, context, settings, served.get("model"), memory)
-        index = index_statistics(this.built) if this.agents[0].reads_document_frequencies else {}
-        shared = {**index, "resolver": this.built.collection.resolver, **served, "ledger": ledger}
-        shared |= {"simulated_reader": this.simulated_reader, "stages": tuple(this.built.parts)}
-
-        def rounds(repeat: int, name: str) -> RoundsFile:
-            return folder.repeat(repeat).rounds(question_of(name, repeat))
-
-        agents = []
-        for repeat, agent in enumerate(this.agents, start=1):
-            own = {**shared, "rounds": partial(rounds, repeat)}
-            agents.append(agent.bind(resources(this.llm, this.budget, repeat=repeat, **own)))
-        left = TimeLeft(len(pending), config.concurrency)
-
-        def advance(line: str) -> None:
-            left.end_one()
-            progress.advance(task)
-
-        tally = Progress(ledger, benchmark.answers, advance)
+            check_before(this, context, settings, model, memory)
+        tally = Progress(ledger, this.built.benchmark.answers)
         # A question may take minutes, and its tokens are counted with each of its replies.
-        note = LiveNote(tally.line)
-        name = f"Answering ({folder.name})"
-        task = progress.add_task(name, total=len(pending), note=note, left=left)
-        show = partial(progress.console.print, soft_wrap=True)
-        runner = RolloutRunner(agents, this.session, folder, tally, config.concurrency, show)
-        first = config.preflight.questions if asks_model else 0
+        note, name = LiveNote(tally.line), f"Answering ({context.folder.name})"
+        runner = RolloutRunner(
+            bound_agents(this, context, model),
+            this.session,
+            context.folder,
+            tally,
+            config.concurrency,
+            tell=partial(progress.console.print, soft_wrap=True),
+            advance=counted_questions(progress, name, len(pending), config.concurrency, note),
+        )
+        first = config.preflight.questions if this.asks_model else 0
         check = partial(check_first, this, context, config.preflight.stop)
         try:
-            run_coroutine(runner.answer_all(pending, first, served.get("model"), check))
+            run_coroutine(runner.answer_all(pending, first, model, check))
         except KeyboardInterrupt:
-            done = total - len(pending) + tally.trajectories
-            raise KeyboardInterrupt(f"{done:,} of {total:,} questions are done") from None
+            done = f"{answered + tally.trajectories:,} of {this.rollouts:,} questions are done"
+            raise KeyboardInterrupt(done) from None
     for line in (*tally.closing(), *fallbacks(counted)):
         console.print(line)
     return runner.stopped
+
+
+def pending_rollouts(this: Components, folder: RunFolder) -> list[Rollout]:
+    """The questions of each repeat that are not finished."""
+    topics = this.built.benchmark.topics
+    return [
+        Rollout(topic, repeat)
+        for repeat in range(1, len(this.agents) + 1)
+        for topic in folder.repeat(repeat).pending(topics)
+    ]
+
+
+def bound_agents(this: Components, context: RunContext, model: ChatModel | None) -> list[Agent]:
+    """The agent of each repeat, with what it works with in this run."""
+    index = index_statistics(this.built) if this.agents[0].reads_document_frequencies else {}
+    shared = {
+        **index,
+        "model": model,
+        "ledger": context.ledger,
+        "resolver": this.built.collection.resolver,
+        "simulated_reader": this.simulated_reader,
+        "stages": tuple(this.built.parts),
+    }
+
+    def rounds(repeat: int, name: str) -> RoundsFile:
+        return context.folder.repeat(repeat).rounds(question_of(name, repeat))
+
+    return [
+        agent.bind(
+            resources(
+                this.llm, this.budget, repeat=repeat, rounds=partial(rounds, repeat), **shared
+            )
+        )
+        for repeat, agent in enumerate(this.agents, start=1)
+    ]
 
 
 def check_first(
@@ -316,6 +346,11 @@ def check_first(
     standard error is not a terminal) and it costs money."""
     calls = bool(this.llm) and this.agents[0].calls_tools and bool(this.session("").specs())
     answers = this.built.benchmark.answers
+    # Here, because few runs ask a model.
+    from soundingline.experiments.preflight.agent import check_first_questions
+    from soundingline.experiments.preflight.findings import print_findings, stop_at
+    from soundingline.experiments.published_figures import published_accuracy
+
     expected = published_accuracy(context.manifest)
     found = check_first_questions(trajectories, answers, calls_tools=calls, expected=expected)
     unattended = not Console(stderr=True).is_terminal
@@ -364,7 +399,7 @@ def stopped(last: Trajectory, context: RunContext, this: Components) -> InputErr
     else:
         repeats = range(1, len(this.agents) + 1)
         asked = sum(len(folder.repeat(number).statuses()) for number in repeats)
-        missing = len(this.built.benchmark.topics) * len(this.agents) - asked
+        missing = this.rollouts - asked
         fault = f"has used up budget.run_dollars; {missing} questions were not run"
         do = "raise it and repeat the command, which continues where this stopped"
     return InputError(f"the run {folder.path} {fault}", do=do)

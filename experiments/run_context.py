@@ -14,7 +14,6 @@ from soundingline.agents.base import Agent, Budget
 from soundingline.agents.keyword import SimulatedReader
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings, plain_values
-from soundingline.experiments.loggers import log_folder
 from soundingline.experiments.naming import claim_cell
 from soundingline.experiments.pipeline import (
     BoundPipeline,
@@ -110,6 +109,16 @@ class Components:
     judge: RunJudge
     simulated_reader: SimulatedReader | None = None
 
+    @property
+    def rollouts(self) -> int:
+        """The number of questions, repeats included."""
+        return len(self.built.benchmark.topics) * len(self.agents)
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the agent or a stage of the pipeline asks a language model."""
+        return bool(self.llm or self.built.stages.models)
+
     def session(self, qid: str) -> SearchTool:
         """The search tool for one question."""
         backend, store = self.backend.for_question(qid), self.built.collection.store
@@ -154,7 +163,10 @@ def open_run(
         nullcontext(_OF_SWEEP) if settings.multirun else Servers() as servers,
     ):
         yield RunContext(folder, manifest, ledger, servers)
-    log_folder(config.logger, folder.path)
+    if config.logger is not None:
+        from soundingline.experiments.loggers import log_folder
+
+        log_folder(config.logger, folder.path)
 
 
 def end_servers() -> None:

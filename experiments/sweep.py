@@ -17,24 +17,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from hydra import compose
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import QuotedString, Sweep
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.cells import Cells, override_parser, varied_options
+from soundingline.experiments.cells import Cells, varied_options
 from soundingline.experiments.config import (
-    ROOT_CONFIG,
     Settings,
-    check_choices,
     check_keys,
-    composing,
     key_of,
-    register,
-    search_override,
     value_of,
 )
 from soundingline.experiments.refusals import refuse_secrets
@@ -210,23 +203,6 @@ def _cells_of(config: DictConfig, words: Sequence[str]) -> list[list[str]]:
         return []
 
 
-def settings_of_cells(words: Sequence[str], search_path: Sequence[str] = ()) -> list[Settings]:
-    """The settings of each cell that `soundingline run` makes of these words: of one cell where
-    they start no sweep, and of the first one of a sweeper that chooses cells as it goes."""
-    check_choices(words)
-    register()
-    parsed = override_parser().parse_overrides(list(words))
-    single = [each.input_line for each in parsed if not each.is_sweep_override()]
-    cells = [list(words)]
-    with composing() as loader:
-        given = [*search_override(search_path), *single]
-        config = compose(ROOT_CONFIG, overrides=given, return_hydra_config=True)
-        swept = len(single) < len(parsed) or config.hydra.mode == RunMode.MULTIRUN
-        if swept and (listed := Cells.of(config)):
-            cells = listed.named(loader, words)
-    return [Settings.compose(cell, search_path) for cell in cells]
-
-
 def sweep_name(overrides: Sequence[str]) -> str:
     """The name of a sweep without `name=`: a function of its overrides, so that the same command
     resumes the same sweep and a different one gets its own folder."""
@@ -362,7 +338,6 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
     if cells:
         # Imported here: evaluating opens models, which a command that sweeps nothing need not.
         from soundingline.experiments.evaluate import MissingBaseline, compare_folders
-        from soundingline.experiments.loggers import log_folder
 
         try:
             compare_folders(
@@ -377,7 +352,10 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             )
         except MissingBaseline as error:
             missing = error
-        log_folder(SweepStart.logger, sweep)
+        if SweepStart.logger is not None:
+            from soundingline.experiments.loggers import log_folder
+
+            log_folder(SweepStart.logger, sweep)
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
         console.print(_summary(group, statuses))

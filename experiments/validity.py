@@ -12,8 +12,12 @@ from typing import Any
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from soundingline.experiments.config import flat_values, search_path_of
-from soundingline.experiments.planning import Composition, Compositions
+from soundingline.experiments.config import (
+    Composition,
+    Compositions,
+    flat_values,
+    search_path_of,
+)
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels

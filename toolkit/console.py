@@ -157,7 +157,7 @@ class LiveNote:
 class TimeLeft:
     """The time that is left of `total` questions, `concurrency` of which run at once: one that
     waits takes the mean of those that are done, and one that runs the rest of this. One that has
-    run for longer counts in the mean. Pass it to a task of a `progress_bar` as the field `left`."""
+    run for longer counts in the mean."""
 
     def __init__(
         self, total: int, concurrency: int, clock: Callable[[], float] = time.monotonic
@@ -249,6 +249,21 @@ def progress_bar(*, transient: bool = False) -> Progress:
         console=console,
         transient=transient,
     )
+
+
+def counted_questions(
+    progress: Progress, description: str, total: int, concurrency: int, note: object = ""
+) -> Callable[[], None]:
+    """Add a task of `total` questions, `concurrency` of which run at once, to a `progress_bar`.
+    Returns what is to be called when one of them is done."""
+    left = TimeLeft(total, concurrency)
+    task = progress.add_task(description, total=total, note=note, left=left)
+
+    def advance() -> None:
+        left.end_one()
+        progress.advance(task)
+
+    return advance
 
 
 def track(items: Iterable[T], description: str, total: int | None = None) -> Iterator[T]:

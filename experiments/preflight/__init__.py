@@ -106,15 +106,13 @@ def checks_of(
 def machine_findings(this: Components, settings: Settings) -> list[Finding]:
     """What is missing on the machine for a run."""
     paths, built, values = settings.config.paths, this.built, plain_values(settings.config)
-    questions = len(built.benchmark.topics)
-    rollouts = questions * len(this.agents)
     caches = Path(paths.caches) if paths.caches else None
-    disk = disk_uses(built, rollouts, Path(paths.runs), caches, paths.caches_gb)
+    disk = disk_uses(built, this.rollouts, Path(paths.runs), caches, paths.caches_gb)
     return check_machine(
         this_machine(),
         disk=disk,
         models=loaded_models(values),
-        estimate=expected(values, settings.choices, questions),
+        estimate=expected(values, settings.choices, len(built.benchmark.topics)),
         cap=this.budget.run_dollars,
     )
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from soundingline.experiments.config import Compositions
 from soundingline.experiments.pipeline import BoundPipeline
 from soundingline.experiments.planning import (
-    Compositions,
     ExperimentEstimate,
     ExperimentPlan,
     Model,
@@ -24,8 +24,6 @@ from soundingline.pipelines.device import free_disk, free_memory
 GB = 1e9
 PROCESS = 0.5  # gigabytes of memory that a run takes without models
 QUESTION = 0.001  # gigabytes of disk that the trajectory and the traces of a question take
-MEASURED = "measured"  # how the source of an estimate begins that is of a run on disk
-SURE = 2.0  # times the cap: a measured estimate above that is a fault
 _SMI = ("nvidia-smi", "--query-gpu=memory.total,memory.free", "--format=csv,noheader,nounits")
 
 
@@ -114,20 +112,10 @@ def check_machine(
     estimate: ExperimentEstimate | None = None,
     cap: float | None = None,
 ) -> list[Finding]:
-    """What is missing of a machine and a budget for a run.
-
-    Args:
-        machine: What there is.
-        disk: What is still to be written.
-        models: The models that the run loads (`loaded_models`).
-        estimate: The dollars and hours of the run, if they are known.
-        cap: `budget.run_dollars`; None without one.
-    """
-    return [
-        *_disk(machine, disk),
-        *_models(machine, models),
-        *_estimate(machine, estimate, cap),
-    ]
+    """What is missing of a machine and a budget for a run that still writes `disk` and loads
+    `models` (`loaded_models`), by its `estimate` (None: unknown) and `cap`, its
+    `budget.run_dollars` (None: no cap)."""
+    return [*_disk(machine, disk), *_models(machine, models), *_estimate(machine, estimate, cap)]
 
 
 def _disk(machine: Machine, uses: Iterable[DiskUse]) -> Iterator[Finding]:
@@ -183,13 +171,12 @@ def _estimate(
         return
     dollars, hours = estimate.total.dollars, estimate.total.seconds / 3600
     if cap is not None and dollars is not None and dollars > cap:
-        sure = estimate.typical.source.startswith(MEASURED) and dollars > SURE * cap
         message = (
             f"{estimate.questions:,} questions are expected to cost ${dollars:,.2f} "
             f"({estimate.typical.source}), and budget.run_dollars is ${cap:,.2f}"
         )
         do = "raise it, or set a smaller benchmark.limit; the run stops there and can be continued"
-        yield Finding("machine", "fault" if sure else "note", message, do)
+        yield Finding("machine", "note", message, do)
     if machine.hours is not None and hours > machine.hours:
         message = f"the run is expected to take {hours:,.1f} hours, and the job ends in "
         message += f"{machine.hours:,.1f}"

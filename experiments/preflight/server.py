@@ -176,8 +176,6 @@ class _ServerProbe:
 
     async def run(self, tools: bool, forced: bool) -> None:
         """Make all checks; what cannot be found out after a fault is left out."""
-        if not self._price_is_known():
-            return
         try:
             if await self._check_window():
                 calls = await (self._check_calls() if tools else self._check_text())
@@ -198,17 +196,6 @@ class _ServerProbe:
         except ModelError as error:
             self.fault(f"{self._llm.name} does not reply: {error}", "correct it")
         self._check_turns()
-
-    def _price_is_known(self) -> bool:
-        """Whether no cap on money needs a price that is unknown."""
-        capped = self._ledger.cap is not None or self._ledger.question_cap is not None
-        if capped and not self._llm.price.known:
-            self.fault(
-                f"there is a cap on money, and the price of {self._llm.name} is unknown",
-                "set llm.price.input and llm.price.output, or remove the cap",
-            )
-            return False
-        return True
 
     async def _ask(
         self,

@@ -170,7 +170,7 @@ def _answer_all(model, store, questions, flight):
 async def _rollouts(model, folder, ledger, store, questions, flight):
     pool = ThreadPoolExecutor(flight, "question")
     asyncio.get_running_loop().set_default_executor(pool)
-    progress = Progress(ledger, {}, lambda line: None)
+    progress = Progress(ledger, {})
 
     def session(_):
         return RankedBrowsing().open(OneRanking(), store)

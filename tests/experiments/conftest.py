@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support.benchmarks import CORPUS, QRELS, QUERIES, write_beir
 from support.commands import run_entry
+from support.llm_server import running_peer
 
 
 @pytest.fixture
@@ -17,6 +18,13 @@ def entry(monkeypatch, tmp_path):
         monkeypatch.setenv("SOUNDINGLINE_DATA", str(root.parent / "shared" / "data"))
 
     return run_entry
+
+
+@pytest.fixture
+def peer():
+    """A server of language models."""
+    with running_peer() as server:
+        yield server
 
 
 @pytest.fixture

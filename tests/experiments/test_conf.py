@@ -196,21 +196,45 @@ def test_a_sweep_of_an_experiment_is_named_after_its_benchmark(overrides, name):
     assert config.name == f"tuning-{name}"
 
 
-def test_experiments_are_listed_with_cells_and_needs_and_without_figures(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+def test_experiments_are_listed_by_their_comments_without_composing_them(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    composed = []
+
+    def noted(*arguments, **settings):
+        composed.append(arguments)
+        return initialize_config_dir(*arguments, **settings)
+
+    monkeypatch.setattr("soundingline.experiments.config.initialize_config_dir", noted)
     assert run_entry("list", "experiments") == 0
-    told = capsys.readouterr().out
-    assert all(len(line) <= 100 for line in told.splitlines())
-    blocks = {text.split()[0]: " ".join(text.split()) for text in told.strip().split("\n\n")}
-    main = blocks["experiment=pi_serini/main"]
-    assert "paper arXiv 2605.10848, main table and Figure 1; 830 questions" in main
-    assert "cells 3; with scale=laptop 2" in main
+    told = capsys.readouterr()
+    assert len(composed) == 1  # the configuration of the command line
+    rows = dict(line.split(maxsplit=1) for line in told.out.splitlines())
+    folder = CONF / "experiment"
+    names = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
+    assert {*rows} == {name for name in names if not name.startswith("base/")}
+    assert rows["pi_serini/depth"].strip() == (
+        "How deep a ranking the agent may browse: 5, 50 and 1,000 hits."
+    )
+    assert not [row for row in rows.values() if row.rstrip().endswith(":")]
+    assert "soundingline describe experiment=NAME shows cells, needs, cost" in told.err
+
+
+def test_an_experiment_is_described_with_cells_needs_and_the_paper_s_state(capsys):
+    assert run_entry("describe", "experiment=pi_serini/main") == 0
+    lines = capsys.readouterr().out.splitlines()
     keys = "ANTHROPIC_API_KEY; DEEPSEEK_API_KEY; OPENAI_API_KEY; SOUNDINGLINE_CANARY"
-    assert f"needs {keys} estimate $567" in main
-    assert "291.6" not in told and "nDCG@10 0." not in told
-    assert "GPU: 93 GB" in blocks["experiment=text_ranking/table2"]
-    assert "GPU:" not in blocks["experiment=demo_learned"]
-    assert not any(name.startswith("experiment=base/") for name in blocks)
+    assert {
+        "cells: 3; with scale=laptop 2",
+        f"needs: {keys}",
+        "paper: arXiv 2605.10848, main table and Figure 1; 830 questions",
+        "state: not reproduced",
+        "differs: the verdicts are not released",
+    } <= {*lines}
+    assert [line for line in lines if line.startswith("estimate: $567")]
+    assert run_entry("describe", "experiment=sira/figure3") == 0
+    told = capsys.readouterr()
+    assert "needs: GPU: 37 GB of weights" in told.out
+    assert told.err.splitlines()[-1] == "Next: soundingline rank experiment=sira/figure3"
 
 
 # Agents and tools.

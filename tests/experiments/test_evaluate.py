@@ -7,8 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.assertions import told
 from support.benchmarks import SMALL_WORLD, TINY
-from support.runs import starts
+from support.runs import contents, starts
 
 from soundingline.experiments import build
 from soundingline.toolkit.evaluation.evaluation import Evaluation, load_run, write_evaluation
@@ -26,10 +27,6 @@ DOLLARS = 0.055
 DEAR = "judge_llm.price=1000"
 
 
-def contents(path):
-    return json.loads(Path(path).read_text())
-
-
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -37,12 +34,6 @@ def lines(path):
 def verdict_file(run="runs/k"):
     (path,) = (Path(run) / "evaluation").glob("verdicts-llm-*.jsonl")
     return path
-
-
-def told(capsys):
-    """The one line that the entry point ended with."""
-    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
-    return line
 
 
 def test_a_judge_with_a_model_is_asked_once_and_no_agent_runs(entry, tmp_path):

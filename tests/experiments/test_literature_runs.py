@@ -9,6 +9,7 @@ import pytest
 from support.benchmarks import TINY
 from support.checkpoints import save_sentence_model
 from support.commands import run_entry
+from support.runs import contents
 
 from soundingline.experiments.fitting import fit_probabilities, pairs_of
 from soundingline.toolkit.runs import RunFolder
@@ -37,10 +38,6 @@ PAPER = (
     *(f"{group}=scripted" for group in ("llm", "llm@librarian_llm", "llm@reranker_llm")),
     *("retriever=bm25_default", "unit=document", "concurrency=1"),
 )
-
-
-def contents(path):
-    return json.loads(Path(path).read_text())
 
 
 def metrics(run):

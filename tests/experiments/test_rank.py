@@ -20,7 +20,7 @@ import pyterrier as pt
 import pytest
 from support.benchmarks import TINY
 from support.commands import run_command
-from support.llm_server import Say, running_peer
+from support.llm_server import Say
 from support.runs import starts
 
 import soundingline.experiments.pipeline as pipeline_module
@@ -628,12 +628,6 @@ def test_a_confirmed_run_goes_on_until_its_money_is_spent_and_keeps_its_counts(e
     assert "the run's cap is $2" in " ".join(capsys.readouterr().err.split())
     assert 1.9 < sum(start["dollars"] for start in starts("runs/r")) <= 2
     assert RunFolder("runs/r").manifest()["stages"]["enrichment"]["unreadable"] > 0
-
-
-@pytest.fixture
-def peer():
-    with running_peer() as server:
-        yield server
 
 
 def test_answers_of_every_odd_kind_are_survived_and_told(entry, peer, capsys):

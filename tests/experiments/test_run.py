@@ -248,13 +248,13 @@ def test_the_navigator_answers_sets_without_a_model_and_invents_nothing(entry):
 
 
 class Tally:
-    """A progress of questions `a` and `b`, its clock, its ledger and the lines that it told."""
+    """A progress of questions `a` and `b`, its clock and its ledger."""
 
     def __init__(self):
-        self.now, self.lines = 0.0, []
+        self.now = 0.0
         self.ledger = Ledger(clock=lambda: self.now)
         accepted = {"a": ["Ada"], "b": ["Bob"]}
-        self.progress = Progress(self.ledger, accepted, self.lines.append, lambda: self.now)
+        self.progress = Progress(self.ledger, accepted, lambda: self.now)
 
     def spend(self, usage, price=UNKNOWN):
         with self.ledger.request("agent", "q", price) as entry:
@@ -275,19 +275,19 @@ def test_the_line_tells_failures_accuracy_money_and_speed(tally):
     tally.now = 10.0
     assert tally.progress.line() == "$2.00 · 50 tokens/s", "before the first question ends"
     tally.add("a", exact="Ada")
+    assert tally.progress.line() == "accuracy 1.00 · $2.00 · 50 tokens/s"
     tally.add("b", "failed", "Bob")
     tally.add("c")  # no accepted answer
-    assert tally.lines[0] == "accuracy 1.00 · $2.00 · 50 tokens/s"
-    assert tally.lines[-1] == "1 failed · accuracy 0.50 · $2.00 · 50 tokens/s"
+    assert tally.progress.line() == "1 failed · accuracy 0.50 · $2.00 · 50 tokens/s"
     assert tally.progress.closing() == ["25.0% of the input tokens came from the prefix cache"]
 
 
 def test_what_is_unknown_is_left_out_of_the_line(tally):
     tally.add("x")
-    assert tally.lines == [""] and tally.progress.closing() == []
+    assert tally.progress.line() == "" and tally.progress.closing() == []
     tally.spend(Usage(input=10, output=0))
     tally.add("y")
-    assert "$" not in tally.lines[-1]
+    assert "$" not in tally.progress.line()
 
 
 def test_an_answer_is_judged_while_the_event_loop_goes_on(tally, monkeypatch):
@@ -320,7 +320,7 @@ def test_an_answer_is_judged_while_the_event_loop_goes_on(tally, monkeypatch):
 
     monkeypatch.setattr(ExactAnswerJudge, "verdict", slow)
     asyncio.run(run())
-    assert tally.lines == ["accuracy 1.00"]
+    assert tally.progress.line() == "accuracy 1.00"
 
 
 def test_refused_calls_and_few_warnings_are_told_at_the_end(tally):

@@ -13,12 +13,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from support.assertions import told
 from support.benchmarks import TINY
 from support.commands import CommandProcess, run_command
 from support.llm_model import wavers
 from support.llm_server import Fail, Request, Say, running_peer
 from support.needs import needs
-from support.runs import starts, without_times
+from support.runs import contents, starts, without_times
 
 from soundingline.agents.prompt import QUERIES
 from soundingline.experiments.planning import measured_runs
@@ -33,10 +34,6 @@ MODEL = (f"hydra.searchpath=[file://{OPTIONS}]", "agent=pi_serini", "llm=scripte
 WAVERING = (*TINY, *MODEL, "llm.wavering=true", "concurrency=4", "preflight.questions=0", "name=r")
 SEED = 7  # the scripted model's
 STAGE = ("agent=one_shot", MODEL[0], "rewriter=q2q", "llm@rewriter_llm=scripted")
-
-
-def contents(path):
-    return json.loads(Path(path).read_text())
 
 
 def statuses(run):
@@ -657,24 +654,12 @@ def test_a_disk_without_room_for_the_ledger_stops_the_run(entry, capsys, monkeyp
 ENDED = "http://127.0.0.1:9/v1"  # Nobody listens at the port of the discard protocol.
 
 
-@pytest.fixture
-def peer():
-    with running_peer() as running:
-        yield running
-
-
 def served(url, group="llm"):
     option = group if group == "llm" else f"llm@{group}"
     return (
         f"{option}=openai_compatible",
         *(f"{group}.model=m", f"{group}.base_url={url}", f"{group}.context_window=32000"),
     )
-
-
-def told(capsys):
-    """The one line that the entry point ended with."""
-    (line,) = [each for each in capsys.readouterr().err.splitlines() if "soundingline: " in each]
-    return line
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from support.checkpoints import save_multi_vector, save_rankllama, save_sentence
 from support.commands import run_command
 from support.llm_server import Raw, running_peer
 from support.needs import SOAK
-from support.runs import starts
+from support.runs import contents, starts
 
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
@@ -45,10 +45,6 @@ def models(tmp_path_factory):
 
 def reranked(models, name="rankllama"):
     return ("reranker=rankllama", f"reranker.model={models / name}", "reranker.depth=5", SHORT)
-
-
-def contents(path):
-    return json.loads(Path(path).read_text())
 
 
 def trajectories(run):

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
 from support.benchmarks import SMALL_WORLD, TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
@@ -621,9 +621,9 @@ SWEEPER = {
 
 
 def described(*given, scale="paper", **changed):
-    cells = Cells.read(SWEEPER | changed, scale)
-    words = [*(f"{key}={value}" for key, value in cells.params.items()), *given]
-    return cells.overrides(OverridesParser.create().parse_overrides(words))
+    indexing = {"shards": 1, "shard": None}
+    values = {"hydra": {"sweeper": SWEEPER | changed}, "scale": scale, "indexing": indexing}
+    return Cells.of_ours(OmegaConf.create(values)).named(None, given)
 
 
 def test_params_axes_and_changes_are_crossed():

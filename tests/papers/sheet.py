@@ -5,7 +5,14 @@ from functools import cache
 from omegaconf import OmegaConf
 
 from soundingline.experiments import config
-from soundingline.experiments.config import CONF, Settings, choice_of
+from soundingline.experiments.config import (
+    CONF,
+    Compositions,
+    Settings,
+    choice_of,
+    plain_values,
+)
+from soundingline.experiments.planning import ExperimentPlan
 from soundingline.experiments.published_figures import is_measure
 from soundingline.toolkit.evaluation.published_tables import read_published
 
@@ -27,6 +34,12 @@ def cells(experiment, *overrides):
     """The settings of each cell."""
     base = [f"experiment={experiment}", *overrides]
     return [Settings.compose([*base, *cell]) for cell in overrides_of_cells(experiment, *overrides)]
+
+
+def plan_of(experiment, measured=()):
+    settings, given = Settings.compose([f"experiment={experiment}"]), overrides_of_cells(experiment)
+    config = plain_values(settings.config)
+    return ExperimentPlan(config, settings.choices, given, Compositions(), measured)
 
 
 def value(settings, key):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from sheet import cells, experiments, overrides_of_cells
+from sheet import cells, experiments, overrides_of_cells, plan_of
 from support.benchmarks import SMALL_WORLD
 from support.commands import run_entry
 from support.needs import SOAK
@@ -12,7 +12,6 @@ from support.recordings import RECORDED
 
 from soundingline.experiments.config import CONF, Settings, plain_values
 from soundingline.experiments.naming import AGENT, factors, identity_of
-from soundingline.experiments.planning import Compositions, ExperimentPlan
 from soundingline.experiments.validity import (
     composed_cells,
     has_factors,
@@ -63,7 +62,7 @@ def chosen(tmp_path, monkeypatch):
 def test_the_plan_says_which_difference_its_questions_can_find():
     from statsmodels.stats.power import TTestPower
 
-    plan, _ = ExperimentPlan.of(ABLATION, Compositions())
+    plan = plan_of(ABLATION)
     tests = len(overrides_of_cells(ABLATION)) - 1
     expected = [
         share**0.5 * TTestPower().solve_power(None, nobs=830, alpha=0.05 / tests, power=0.8)
@@ -72,8 +71,7 @@ def test_the_plan_says_which_difference_its_questions_can_find():
     numbers = re.findall(r"(?:of|one of) (0\.\d{3})", plan.power_text())
     assert numbers == [f"{difference:.3f}" for difference in expected]
     assert f"830 questions and {tests} comparisons" in plan.power_text()
-    single, _ = ExperimentPlan.of("browsecomp_plus/closed_book", Compositions())
-    assert single.power_text() == ""
+    assert plan_of("browsecomp_plus/closed_book").power_text() == ""
 
 
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
@@ -193,7 +191,7 @@ def test_the_laptop_form_runs(experiment, capsys):
     figures = "".join(path.read_text() for path in pages).count("share of the unjudged documents</")
     assert figures == (2 if experiment == "ablation/corpus_size" else 0)
     assert any("F1@20" in path.read_text() for path in texts) == (paper == "pasamaster")
-    published = ExperimentPlan.of(experiment, Compositions())[0].published is not None
+    published = plan_of(experiment).published is not None
     capsys.readouterr()
     assert run_entry("compare", "--published", str(sweep)) == (0 if published else 2)
     told = " ".join(capsys.readouterr().out.split())

@@ -26,6 +26,14 @@ def until(condition, seconds=60.0):
         time.sleep(0.005)
 
 
+def told(capsys):
+    """The one line in which a command was refused."""
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    (line,) = [each for each in error.splitlines() if "soundingline: " in each]
+    return line
+
+
 _FACTOR = 8
 # Eight times the text: 8 times the time if linear, 64 times if quadratic.
 _MOST_GROWTH = 24.0

@@ -11,6 +11,11 @@ from soundingline.toolkit.llm.ledger import read_starts
 from soundingline.toolkit.trajectory import dump_trajectory
 
 
+def contents(path):
+    """What a file of JSON holds."""
+    return json.loads(Path(path).read_text())
+
+
 def search(query, docids, **extra):
     hits = [{"docid": docid, "score": 1.5, "snippet": f"text of {docid}"} for docid in docids]
     return call("search", {"query": query}, json.dumps(hits, indent=2)) | extra

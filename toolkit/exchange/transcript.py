@@ -335,11 +335,6 @@ def edited_file(location: str) -> InputError:
     )
 
 
-class _Embedded(TypedDict):
-    calls: list[dict[str, Any]]
-    messages: list[dict[str, Any]]
-
-
 class _Function(TypedDict):
     name: str
     arguments: str

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.assertions import told
 from support.benchmarks import TINY
 from support.checked_server import as_text, changed, healthy, plain
 from support.llm_server import Fail, Say, running_peer
@@ -39,12 +40,6 @@ def served(peer, *words):
 
 def manifest(run):
     return json.loads(Path(run, "manifest.json").read_text())
-
-
-def refusal(capsys):
-    lines = capsys.readouterr().err.splitlines()
-    (line,) = [line for line in lines if line.startswith("soundingline: ")]
-    return line
 
 
 def test_the_command_checks_and_writes_nothing(entry, capsys):
@@ -80,7 +75,7 @@ def test_a_fault_ends_the_run_before_the_first_question(entry, capsys, peer):
     peer.default = changed(as_text, plain)
     run = ("run", *served(peer, "name=r"))
     assert entry(*run) == 2
-    line = refusal(capsys)
+    line = told(capsys)
     assert "the check before the run found a fault: server: the first call of a tool" in line
     assert line.endswith("(--tool-call-parser of vLLM).") and "set llm.calls=schema" in line
     assert not list(Path("runs/r").rglob("queries/*.json")) and starts("runs/r")[0]["calls"] == 3
@@ -90,7 +85,7 @@ def test_a_fault_ends_the_run_before_the_first_question(entry, capsys, peer):
     assert [start["preflight_calls"] for start in starts("runs/r")] == [3, 3]
     assert len(RunFolder("runs/r").statuses()) == 6
     # With a question, it does not.
-    assert entry(*run) == 2 and "made with another" in refusal(capsys)
+    assert entry(*run) == 2 and "made with another" in told(capsys)
 
 
 def test_faults_are_printed_alone_where_they_stop_nothing(entry, capsys, peer):
@@ -108,7 +103,7 @@ def test_several_faults_are_listed_in_one_line(entry, capsys, peer):
     peer.models, peer.window = ["m"], 16_000
     peer.default = changed(lambda said: replace(said, text="<|channel|>x"))
     assert entry("preflight", *served(peer)) == 2
-    line = refusal(capsys)
+    line = told(capsys)
     assert "found 2 faults: server: the context window of m has 16,000" in line
     assert "server: m writes <|channel|>" in line
 
@@ -141,7 +136,7 @@ def test_what_the_client_refuses_is_one_line_too(
 ):
     peer.default, peer.models = rule, models
     assert entry(command, *served(peer, *words), "name=r") == 2
-    line = refusal(capsys)
+    line = told(capsys)
     assert message in line and do in line
     assert not list(Path().rglob("queries/*.json"))
 
@@ -155,7 +150,7 @@ def test_a_run_that_continues_on_another_version_of_its_server_is_refused(entry,
     next(Path("runs/r/queries").glob("*.json")).unlink()
     peer.version = "2"
     assert entry(*run) == 2
-    line = refusal(capsys)
+    line = told(capsys)
     assert "was made with vLLM 1 for llm, and the server is vLLM 2 now" in line
 
 
@@ -193,7 +188,7 @@ def test_the_command_checks_each_server_of_a_sweep_once(entry, capsys, peer):
     assert not Path("runs").exists()
     peer.default = changed(as_text)
     assert entry("preflight", "-m", *sweep) == 2
-    assert "the first call of a tool went wrong" in refusal(capsys)
+    assert "the first call of a tool went wrong" in told(capsys)
 
 
 def test_dollars_above_the_cap_are_a_note_of_the_command(entry, capsys, peer):
@@ -251,7 +246,7 @@ def test_an_agent_of_each_kind_starts_without_a_fault(entry, capsys, peer, agent
 
 def test_a_number_in_the_place_of_the_group_is_one_line(entry, capsys):
     assert entry("run", *CHECKED, "preflight=5") == 2
-    line = refusal(capsys)
+    line = told(capsys)
     assert "preflight=5, and preflight is a group of settings" in line
     assert "write preflight.questions=5" in line
     with pytest.raises(InputError, match=r"write preflight\.questions=0"):

@@ -175,9 +175,6 @@ FAULTS = {
         *(lambda r: Raw(chat_body(healthy(r), "other/x")), {}, {}, "note"),
         *("replies to requests for", "serves that model"),
     ),
-    "no price under a cap": (
-        *(healthy, {}, {"ledger": Ledger(cap=9.0)}, "fault", "the price of m is unknown", "price"),
-    ),
     "a wrong key": (
         *(lambda r: Fail(401, "no such key"), {}, {}, "fault", "m does not reply", "correct it"),
     ),
