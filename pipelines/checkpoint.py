@@ -6,7 +6,6 @@ branch, tag or commit on the hub. No function imports torch or transformers befo
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 import warnings
@@ -19,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.device import Placement, check_memory, within_memory
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, decode_json
 from soundingline.toolkit.files import file_hash, fingerprint
 from soundingline.toolkit.optional import import_optional, without_absent_hub
 
@@ -229,7 +228,7 @@ class Checkpoint:
         importing it."""
         with loading_checkpoint(self.whole):
             path = _file(self.whole, "config.json", self._whole_revision)
-            values = json.loads(path.read_text("utf-8"))
+            values = decode_json(path.read_text("utf-8"))
             if not isinstance(values, dict):
                 raise ValueError("config.json holds no object")
         return SimpleNamespace(**values)
@@ -238,7 +237,7 @@ class Checkpoint:
         """The content of a JSON file of `model`; an empty dict if it does not have the file."""
         path = stored_file(self.model, name, self.revision)
         with loading_checkpoint(self.model):
-            return json.loads(path.read_text("utf-8")) if path else {}
+            return decode_json(path.read_text("utf-8")) if path else {}
 
     @property
     def fingerprint(self) -> str:

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import checkpoints
 from support.assertions import refused
+from support.odd_texts import DEEP
 from support.pairs import sides
 
 from soundingline import pipelines
@@ -119,6 +120,14 @@ def test_a_folder_without_a_sound_model_is_refused(damage, checkpoint):
     damage(checkpoint)
     with pytest.raises(InputError, match=r"cannot be loaded, in that folder .*save_pretrained"):
         Checkpoint(BODY, str(checkpoint)).load(PLACE)
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP)
+def test_a_configuration_that_is_nested_too_deeply_is_refused(text, checkpoint):
+    (checkpoint / "config.json").write_text(text)
+    read = Checkpoint(BODY, str(checkpoint))
+    refused("nested too deeply", lambda: read.stored_config)
+    refused("nested too deeply", read.stored_json, "config.json")
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./models/none", "~/none", "a/b/c"])

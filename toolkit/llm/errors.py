@@ -453,7 +453,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
         return seconds
     try:
         return max(0.0, parsedate_to_datetime(wish).timestamp() - now)
-    except (TypeError, ValueError, OverflowError):
+    except (ValueError, OverflowError):
         return None
 
 
