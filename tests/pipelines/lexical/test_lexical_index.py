@@ -639,28 +639,6 @@ def test_a_package_is_what_was_built_and_is_the_same_index_elsewhere(
     assert [downloaded.texts([unit.unit_id])[0] for unit in LINES] == LINES
 
 
-@pytest.mark.parametrize("piece", [50, 1 << 25])
-@pytest.mark.parametrize("analyzer", ["english", "english:2"])
-def test_the_corpus_comes_as_its_terms_or_as_its_texts(tmp_path, analyzer, piece, monkeypatch):
-    monkeypatch.setattr(forward, "_PIECE", piece)
-    index = LexicalIndex.build(LINES, tmp_path / "index", analyzer=analyzer)
-    rows = list(index.get_corpus_iter())
-    assert [row["docno"] for row in rows] == [unit.unit_id for unit in LINES]
-    expected = [dict(Counter(index.analyzer.terms(unit.contents))) for unit in LINES]
-    assert [row["toks"] for row in rows] == expected
-    assert max(rows[2]["toks"].values()) == 300
-    texts = list(index.get_corpus_iter(return_toks=False))
-    assert texts == [{"docno": u.unit_id, "title": u.title, "text": u.text} for u in LINES]
-
-
-def test_another_engine_indexes_the_corpus(packaged, tmp_path):
-    pisa = pytest.importorskip("pyterrier_pisa")
-    other = pisa.PisaIndex(str(tmp_path / "pisa"), stemmer="none")
-    other.toks_indexer("toks", scale=1).index(packaged.get_corpus_iter())
-    assert len(other) == len(LINES)
-    assert json.loads((packaged.path / "pt_meta.json").read_text())["type"] == "sparse_index"
-
-
 @pytest.mark.parametrize(
     "strings", [[], [""], ["d1", "", "d22"], ["ü", "d1", "\ud83d", "\ude00", "", "𝔡"]]
 )
