@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
@@ -422,46 +422,6 @@ class TextLoader(ByArguments, pt.Transformer):
         columns = {field: [getattr(unit, field) for unit in units] for field in self.fields}
         return inp.assign(**{name: pd.Series(values, inp.index, dtype=object)
                              for name, values in columns.items()})  # fmt: skip
-
-
-class LexicalIndexer(ByArguments, pt.Indexer):
-    """Writes a `LexicalIndex` of rows with `docno`, `text` and perhaps `title`, so that it can end
-    an indexing pipeline. Arguments as of `LexicalIndex.build`.
-
-    Example:
-        >>> upper = pt.apply.generic(lambda rows: rows.assign(text=rows["text"].str.upper()))
-        >>> len((upper >> LexicalIndexer("my-index")).index([{"docno": "d1", "text": "old mills"}]))
-        1
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        overwrite: bool = False,
-        analyzer: str = "english",
-        memory_mb: int = 1024,
-        keep_texts: bool = True,
-    ) -> None:
-        make_analyzer(analyzer)
-        self.path, self.analyzer, self.memory_mb = Path(path), analyzer, memory_mb
-        self.overwrite, self.keep_texts = overwrite, keep_texts
-
-    def index(self, iter: Iterable[Mapping[str, Any]], **kwargs: Any) -> LexicalIndex:
-        """Index the rows, in their order, and open the result; see `LexicalIndex.build`."""
-        return LexicalIndex.build(
-            iter,
-            self.path,
-            overwrite=self.overwrite,
-            analyzer=self.analyzer,
-            memory_mb=self.memory_mb,
-            keep_texts=self.keep_texts,
-            **kwargs,
-        )
-
-    def index_inputs(self) -> list[list[str]]:
-        """The columns of a row; see `pt.Indexer`."""
-        return [["docno", "text"], ["docno", "title", "text"]]
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import build, forward, invert, storage, word_break
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.build import write_segments
-from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex, LexicalIndexer
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths, to_bytes
 from soundingline.pipelines.lexical.word_break import WordTable, scan, segment
@@ -312,8 +312,6 @@ def test_an_index_is_replaced_on_request_and_only_by_a_complete_one(index, tmp_p
     refused("comes twice", lambda: LexicalIndex.build([UNITS[0], UNITS[0]], path, overwrite=True))
     assert contents(index.path) == before
     assert len(LexicalIndex.build(UNITS[:1], path, overwrite=True)) == 1
-    assert len(LexicalIndexer(path, overwrite=True).index(UNITS[:2])) == 2
-    refused("holds an index of the kind lexical", lambda: LexicalIndexer(path).index(UNITS))
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(InputError, match="not an index of the kind lexical"):
