@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from soundingline.pipelines.learned.splade import ImpactEngine, Sparta, Splade
     from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEngine
     from soundingline.pipelines.lexical.crossfit import CrossFittedBM25
-    from soundingline.pipelines.lexical.index import LexicalIndex, LexicalIndexer
+    from soundingline.pipelines.lexical.index import LexicalIndex
     from soundingline.pipelines.links import LinkExpansion
     from soundingline.pipelines.q2q import Q2Q
     from soundingline.pipelines.rerank.colbert import ColBERTReranker
@@ -35,13 +35,13 @@ _HOMES = {
     **dict.fromkeys(("BM25", "RM3", "QueryLikelihood", "Retriever"), "retrieve"),
     **dict.fromkeys(("RerankTop", "Reranker", "Scorer"), "rerank.reranker"),
     **dict.fromkeys(("Interpolation", "OracleRetriever", "ReciprocalRankFusion"), "fusion"),
-    **dict.fromkeys(("LexicalIndex", "LexicalIndexer"), "lexical.index"),
     **dict.fromkeys(("Collection", "Stage"), "stage"),
     **dict.fromkeys(("ImpactEngine", "Sparta", "Splade"), "learned.splade"),
     **dict.fromkeys(("MultiVectorEngine", "VectorEngine"), "learned.vectors"),
     "ColBERT": "learned.colbert",
     "ColBERTReranker": "rerank.colbert",
     "LearnedRetriever": "learned.retriever",
+    "LexicalIndex": "lexical.index",
     "CrossEncoder": "rerank.cross_encoder",
     "CrossFittedBM25": "lexical.crossfit",
     "Dense": "learned.dense",
@@ -69,7 +69,6 @@ __all__ = [
     "Interpolation",
     "LearnedRetriever",
     "LexicalIndex",
-    "LexicalIndexer",
     "LinkExpansion",
     "Listwise",
     "MaxP",

@@ -156,8 +156,6 @@ def judged_ranks(
     Parts of the table (`<n>.npz`) are written to `folder` atomically every few seconds. Questions
     that a part contains are not ranked again.
     """
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
     parts = [RankTable.load(path) for path in sorted(folder.glob("*.npz"))]
     done = {qid for part in parts for qid in part.ranks}
     pending = [question for question in questions if question.qid not in done]

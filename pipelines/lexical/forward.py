@@ -15,7 +15,6 @@ If they cannot be written (a folder without write access, a full disk), each que
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,46 +93,21 @@ class _Files(NamedTuple):
 
 
 def _write(arrays: Arrays, limit: int, folder: Path) -> None:
-    offsets = _offsets(arrays, limit)
+    """Write the files of the terms in at most `limit` documents."""
+    counts = np.zeros(len(arrays.lengths) + 1, np.int64)
+    _count(arrays, limit, counts)
+    offsets = np.cumsum(counts)
     array_path(folder, "offsets").write_bytes(offsets.tobytes())
     with (
         array_path(folder, "terms").open("wb") as terms,
         array_path(folder, "frequencies").open("wb") as frequencies,
     ):
         for first, last in track(list(ranges(offsets, _PIECE)), "terms by document"):
-            piece = _entries(arrays, limit, offsets, first, last)
+            starts, size = offsets[first:last] - offsets[first], offsets[last] - offsets[first]
+            piece = np.empty(size, np.int32), np.empty(size, arrays.frequencies.dtype)
+            _fill(arrays, limit, first, last, starts, *piece)
             terms.write(piece[0].data)
             frequencies.write(piece[1].data)
-
-
-def every_vector(arrays: Arrays) -> Iterator[Vector]:
-    """For each document, in their order: the numbers of its terms, ascending, and their
-    frequencies. Takes six bytes for each of up to 33 million postings, and a walk through all
-    postings for as many."""
-    limit = len(arrays.lengths)
-    offsets = _offsets(arrays, limit)
-    for first, last in ranges(offsets, _PIECE):
-        piece = _entries(arrays, limit, offsets, first, last)
-        files = _Files(offsets - offsets[first], *piece)
-        for number in range(first, last):
-            yield files.vector(arrays, number, limit)
-
-
-def _offsets(arrays: Arrays, limit: int) -> NDArray[np.int64]:
-    """Where the terms of each document begin, of those in at most `limit` documents."""
-    counts = np.zeros(len(arrays.lengths) + 1, np.int64)
-    _count(arrays, limit, counts)
-    return np.cumsum(counts)
-
-
-def _entries(
-    arrays: Arrays, limit: int, offsets: NDArray[np.int64], first: int, last: int
-) -> tuple[NDArray[np.int32], NDArray[Any]]:
-    """The terms and frequencies of the documents `first`..`last - 1`."""
-    size = int(offsets[last] - offsets[first])
-    piece = np.empty(size, np.int32), np.empty(size, arrays.frequencies.dtype)
-    _fill(arrays, limit, first, last, offsets[first:last] - offsets[first], *piece)
-    return piece
 
 
 def document_vectors(

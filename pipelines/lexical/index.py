@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from soundingline.pipelines.lexical.bm25 import (
     idf,
 )
 from soundingline.pipelines.lexical.build import LEAST_MEMORY_MB, build_index
-from soundingline.pipelines.lexical.forward import DocumentTerms, every_vector
+from soundingline.pipelines.lexical.forward import DocumentTerms
 from soundingline.pipelines.lexical.likelihood import Dirichlet, collection_frequency
 from soundingline.pipelines.lexical.operators import Filter
 from soundingline.pipelines.lexical.storage import (
@@ -59,7 +59,6 @@ from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.queries import parse_query
 
 _FIELDS = ("text", "title")
-_AT_ONCE = 1000  # documents
 _CACHED_TABLES = 8  # of a model's newest settings
 
 Sums = tuple[NDArray[np.int64], Callable[[NDArray[np.float32]], None]]
@@ -213,21 +212,6 @@ class LexicalIndex(TermIndex, InvertedIndex):
             keep_texts=keep_texts,
         )
         return cls(path, corpus_fingerprint=corpus_fingerprint)
-
-    def get_corpus_iter(self, return_toks: bool = True) -> Iterator[dict[str, Any]]:
-        """The documents, in their order, as PyTerrier's indexers take them: `docno`, and `toks`, a
-        dict of index terms to frequencies; without `return_toks`, `docno`, `title` and `text`
-        (`InputError` if the index stores no texts)."""
-        if not return_toks:
-            for start in range(0, len(self), _AT_ONCE):
-                numbers = np.arange(start, min(start + _AT_ONCE, len(self)))
-                for unit in self.texts(self.docnos.take(numbers).tolist()):
-                    yield {"docno": unit.unit_id, "title": unit.title, "text": unit.text}
-            return
-        names = np.array([*self.vocabulary], dtype=object)
-        for number, (terms, frequencies) in enumerate(every_vector(self._arrays)):
-            toks = dict(zip(names[terms].tolist(), frequencies.tolist(), strict=True))
-            yield {"docno": self.docnos[number], "toks": toks}
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:
         """The units, in the order of their ids; `KeyError` for an unknown id, `InputError` if the
@@ -438,46 +422,6 @@ class TextLoader(ByArguments, pt.Transformer):
         columns = {field: [getattr(unit, field) for unit in units] for field in self.fields}
         return inp.assign(**{name: pd.Series(values, inp.index, dtype=object)
                              for name, values in columns.items()})  # fmt: skip
-
-
-class LexicalIndexer(ByArguments, pt.Indexer):
-    """Writes a `LexicalIndex` of rows with `docno`, `text` and perhaps `title`, so that it can end
-    an indexing pipeline. Arguments as of `LexicalIndex.build`.
-
-    Example:
-        >>> upper = pt.apply.generic(lambda rows: rows.assign(text=rows["text"].str.upper()))
-        >>> len((upper >> LexicalIndexer("my-index")).index([{"docno": "d1", "text": "old mills"}]))
-        1
-    """
-
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        overwrite: bool = False,
-        analyzer: str = "english",
-        memory_mb: int = 1024,
-        keep_texts: bool = True,
-    ) -> None:
-        make_analyzer(analyzer)
-        self.path, self.analyzer, self.memory_mb = Path(path), analyzer, memory_mb
-        self.overwrite, self.keep_texts = overwrite, keep_texts
-
-    def index(self, iter: Iterable[Mapping[str, Any]], **kwargs: Any) -> LexicalIndex:
-        """Index the rows, in their order, and open the result; see `LexicalIndex.build`."""
-        return LexicalIndex.build(
-            iter,
-            self.path,
-            overwrite=self.overwrite,
-            analyzer=self.analyzer,
-            memory_mb=self.memory_mb,
-            keep_texts=self.keep_texts,
-            **kwargs,
-        )
-
-    def index_inputs(self) -> list[list[str]]:
-        """The columns of a row; see `pt.Indexer`."""
-        return [["docno", "text"], ["docno", "title", "text"]]
 
 
 @dataclass(frozen=True)

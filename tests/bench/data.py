@@ -206,6 +206,15 @@ def bm25s_engine(index, matrix, k1, b, backend):
     return engine
 
 
+def tokens(index):
+    """The documents of a lexical index as rows `{docno, toks}` (index term -> frequency)."""
+    names = np.array([*index.vocabulary], dtype=object)
+    for part in np.array_split(np.arange(len(index)), 1 + len(index) // 10_000):
+        for number, (terms, frequencies) in zip(part, index.vectors(part), strict=True):
+            toks = dict(zip(names[terms].tolist(), frequencies.tolist(), strict=True))
+            yield {"docno": index.docnos[number], "toks": toks}
+
+
 def pisa_index(rows, path):
     """PISA's index of rows `{docno, toks}`, built if it is absent."""
     from pyterrier_pisa import PisaIndex

@@ -69,7 +69,7 @@ def lexical(documents=100_000):
         "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
         "ours, with RM3 feedback": index.bm25(k1=K1, b=B, depth=DEPTH).rm3(),
     }
-    pisa = data.pisa_index(index.get_corpus_iter(), index.path.parent / "pisa-same-tokens")
+    pisa = data.pisa_index(data.tokens(index), index.path.parent / "pisa-same-tokens")
     with data.quiet():
         transformers["PISA (maxscore)"] = pisa.bm25(
             k1=K1, b=B, num_results=DEPTH, query_algorithm="maxscore"
@@ -226,7 +226,7 @@ def _terriers(units, folder):
         "ours": index.bm25(k1=K1, b=B, depth=DEPTH),
         "Terrier": pt.terrier.Retriever(own, **ranking),
         "Terrier over our terms": pt.apply.query_toks(counts)
-        >> pt.terrier.Retriever(terms.index(index.get_corpus_iter()), **ranking),
+        >> pt.terrier.Retriever(terms.index(data.tokens(index)), **ranking),
     }
 
 

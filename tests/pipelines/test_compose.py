@@ -649,7 +649,7 @@ def test_every_public_name_is_importable_and_has_a_docstring():
     parts = {name: getattr(pipelines, name) for name in pipelines.__all__}
     assert all((part.__doc__ or "").strip() for part in parts.values())
     stages = {name: part for name, part in parts.items() if issubclass(part, pt.Transformer)}
-    texts = {name: stages[name].__doc__ for name in {*stages} - {"Stage", "LexicalIndexer"}}
+    texts = {name: stages[name].__doc__ for name in {*stages} - {"Stage"}}
 
     def without(pattern):
         return {name for name, text in texts.items() if not re.search(pattern, text)}
@@ -673,7 +673,7 @@ def test_an_unknown_name_or_argument_is_answered_with_the_nearest():
     with pytest.raises(AttributeError, match=r"no attribute 'zzz'$"):
         _ = agents.zzz
     wrong = [(pipelines.BM25, "dept", "depth"), (pipelines.MaxP, "Depth", "depth")]
-    wrong += [(pipelines.MonoT5, "device_", "device"), (pipelines.LexicalIndexer, "pth", "path")]
+    wrong += [(pipelines.MonoT5, "device_", "device"), (pipelines.LinkExpansion, "hed", "head")]
     for stage, name, meant in wrong:
         told = f"^{stage.__name__} has no argument '{name}'. valid: .*did you mean {meant}\\?$"
         with pytest.raises(TypeError, match=told):
@@ -704,7 +704,6 @@ def instances(tmp_path):
         "Dense": {"model": "some/model", "pooling": "last"},
         "Interpolation": {"weights": [0.25, 0.75]},
         "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"), compute="torch")},
-        "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},
         "Q2Q": {"cache": tmp_path / "cache", "max_output_tokens": 7},
@@ -757,7 +756,6 @@ def test_every_stage_is_drawn_without_a_network(instances, monkeypatch):
     monkeypatch.setattr(pt.documentation, "objects_inv", lambda: pytest.fail("a page is looked up"))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: pytest.fail("a host is looked up"))
     stages = [each for each in instances.values() if isinstance(each, pt.Transformer)]
-    stages = [stage for stage in stages if not isinstance(stage, pt.Indexer)]
     assert len(stages) > 20
     for stage in stages:
         assert type(stage).__name__ in pt.schematic.draw(stage)

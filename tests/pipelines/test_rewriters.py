@@ -679,26 +679,7 @@ def test_a_blank_query_is_left_alone():
     assert model.requests == [] and not any(stage.counts.values())
 
 
-def test_requests_are_on_the_account_of_their_question():
-    ledger = Ledger()
-    with asking(QuestionModel("", "What?", "What?"), ledger=ledger) as llm:
-        rewritten(Q2Q(model=llm), "what a king", "what a queen")
-    calls = {qid: ledger.by_role(qid)["rewriter"].calls for qid in ("q1", "q2")}
-    assert sorted(calls.values()) == [1, 2]
-    assert ledger.total.dollars == pytest.approx(3 * 110 / 1e6)
-
-
 # Once.
-
-
-def test_rows_are_asked_together_and_equal_ones_once():
-    model = QuestionModel(seconds=0.2)
-    with asking(model) as llm:
-        queries = [f"king {number % 10}" for number in range(30)]
-        stage = Q2Q(model=llm)
-        assert rewritten(stage, *queries) == [f"What is {query}?" for query in queries]
-    assert sorted(model.queries) == sorted(set(queries))
-    assert counted(stage) == {"queries": 30, "asked": 10}
 
 
 def test_many_threads_with_one_query_make_one_request():

@@ -36,7 +36,7 @@ from soundingline.pipelines.index_folder import signed
 from soundingline.pipelines.lexical import build, forward, invert, storage, word_break
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.lexical.build import write_segments
-from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex, LexicalIndexer
+from soundingline.pipelines.lexical.index import LexicalEngine, LexicalIndex
 from soundingline.pipelines.lexical.invert import postings_path, terms_path
 from soundingline.pipelines.lexical.storage import StringLookup, encode_lengths
 from soundingline.pipelines.lexical.word_break import WordTable, scan, segment
@@ -310,8 +310,6 @@ def test_an_index_is_replaced_on_request_and_only_by_a_complete_one(index, tmp_p
     refused("comes twice", lambda: LexicalIndex.build([UNITS[0], UNITS[0]], path, overwrite=True))
     assert contents(index.path) == before
     assert len(LexicalIndex.build(UNITS[:1], path, overwrite=True)) == 1
-    assert len(LexicalIndexer(path, overwrite=True).index(UNITS[:2])) == 2
-    refused("holds an index of the kind lexical", lambda: LexicalIndexer(path).index(UNITS))
     (tmp_path / "thesis.tex").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(InputError, match="not an index of the kind lexical"):
@@ -635,28 +633,6 @@ def test_a_package_is_what_was_built_and_is_the_same_index_elsewhere(
     assert downloaded.path.is_relative_to(tmp_path / "home")
     pd.testing.assert_frame_equal(downloaded.bm25().rm3()(QUERIES), expected, check_flags=False)
     assert [downloaded.texts([unit.unit_id])[0] for unit in LINES] == LINES
-
-
-@pytest.mark.parametrize("piece", [50, 1 << 25])
-@pytest.mark.parametrize("analyzer", ["english", "english:2"])
-def test_the_corpus_comes_as_its_terms_or_as_its_texts(tmp_path, analyzer, piece, monkeypatch):
-    monkeypatch.setattr(forward, "_PIECE", piece)
-    index = LexicalIndex.build(LINES, tmp_path / "index", analyzer=analyzer)
-    rows = list(index.get_corpus_iter())
-    assert [row["docno"] for row in rows] == [unit.unit_id for unit in LINES]
-    expected = [dict(Counter(index.analyzer.terms(unit.contents))) for unit in LINES]
-    assert [row["toks"] for row in rows] == expected
-    assert max(rows[2]["toks"].values()) == 300
-    texts = list(index.get_corpus_iter(return_toks=False))
-    assert texts == [{"docno": u.unit_id, "title": u.title, "text": u.text} for u in LINES]
-
-
-def test_another_engine_indexes_the_corpus(packaged, tmp_path):
-    pisa = pytest.importorskip("pyterrier_pisa")
-    other = pisa.PisaIndex(str(tmp_path / "pisa"), stemmer="none")
-    other.toks_indexer("toks", scale=1).index(packaged.get_corpus_iter())
-    assert len(other) == len(LINES)
-    assert json.loads((packaged.path / "pt_meta.json").read_text())["type"] == "sparse_index"
 
 
 @pytest.mark.parametrize("strings", [[], [""], ["d1", "", "d22"], ["ü", "d1", "", "𝔡"]])
