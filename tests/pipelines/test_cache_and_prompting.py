@@ -640,20 +640,36 @@ def test_a_step_without_a_model_is_refused_and_its_counts_begin_at_zero(kind):
     assert kind.needs_llm and not any(step.counts.values())
 
 
-@pytest.mark.parametrize("kind", STEPS)
-def test_a_step_asks_its_own_model_and_else_that_of_its_collection(kind, tmp_path):
+@pytest.fixture
+def models(tmp_path):
+    """A model of a step's own, that of its collection, and the collection."""
     own, theirs = (BlockingModel(name, role="rewriter") for name in ("own", "theirs"))
-    collection = Collection("c", model=theirs, caches=tmp_path / "theirs")
+    return own, theirs, Collection("c", model=theirs, caches=tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_step_asks_the_model_of_its_collection(kind, models, tmp_path):
+    _, theirs, collection = models
     assert kind().model_and_cache(collection) == (theirs, tmp_path / "theirs")
-    if issubclass(kind, Stage):
-        bound = kind().bind(collection)
-        assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
-        assert bound.fingerprint == kind(theirs).fingerprint
-        assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
-        assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
-    if "cache" in inspect.signature(kind).parameters:
-        with_both = kind(own, cache=tmp_path / "own").bind(collection)
-        assert with_both.model_and_cache() == (own, tmp_path / "own")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STEPS if issubclass(kind, Stage)])
+def test_a_stage_asks_its_own_model_and_else_that_of_its_collection(kind, models, tmp_path):
+    own, theirs, collection = models
+    bound = kind().bind(collection)
+    assert bound.model_and_cache() == (theirs, tmp_path / "theirs")
+    assert bound.fingerprint == kind(theirs).fingerprint
+    assert len({kind().fingerprint, kind(own).fingerprint, bound.fingerprint}) == 3
+    assert kind(own).bind(collection).model_and_cache() == (own, tmp_path / "theirs")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in STEPS if "cache" in inspect.signature(kind).parameters]
+)
+def test_a_stage_with_a_cache_of_its_own_uses_it(kind, models, tmp_path):
+    own, _, collection = models
+    with_both = kind(own, cache=tmp_path / "own").bind(collection)
+    assert with_both.model_and_cache() == (own, tmp_path / "own")
 
 
 def test_replies_are_in_the_order_of_the_prompts_and_equal_ones_are_paid_for_once():

@@ -587,12 +587,16 @@ def test_the_fingerprint_follows_what_changes_scores(name, make, make_top, tmp_p
     if row.save:
         changed += [make(dtype="bfloat16"), make(max_length=48)]
         changed.append(row.kind(str(row.save(tmp_path / "other", seed=1)), **CPU))
-        assert make(batch_tokens=7).fingerprint == make().fingerprint
     if name in PROMPTS:
         (tmp_path / "own.txt").write_text(PROMPTS[name])
         changed.append(make(prompt=str(tmp_path / "own.txt")))
     assert len({each.fingerprint for each in (make(), *changed)}) == 1 + len(changed)
     assert make_top(depth=9).fingerprint == make().fingerprint
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
+def test_the_size_of_a_batch_changes_no_fingerprint(make):
+    assert make(batch_tokens=7).fingerprint == make().fingerprint
 
 
 @pytest.mark.parametrize("name", [*CHECKPOINTS, "own"], indirect=True)
