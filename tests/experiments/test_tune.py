@@ -64,7 +64,10 @@ def read(path):
 
 
 def table(side="reported", run="runs/t"):
-    return MeasureTable.load(Path(run, f"{side}.npz"))
+    with np.load(Path(run, f"{side}.npz"), allow_pickle=False) as stored:
+        measures, qids = (stored[name].tolist() for name in ("measures", "qids"))
+        points = [tuple(point) for point in stored["points"].tolist()]
+        return MeasureTable(measures, qids, points, stored["values"])
 
 
 def test_a_point_is_chosen_on_dev_reported_on_test_and_ranks_as_in_the_table(entry):

@@ -15,9 +15,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from typing_extensions import NotRequired, TypedDict
+
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import Qrels, parent
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
     Judge,
@@ -133,6 +135,20 @@ _TOOLS = {
     "browse_calls": _BROWSING,
     "read_calls": ("read_document", "get_document", "read"),
 }
+
+
+class _Phrase(TypedDict):
+    phrase: str
+    kept: bool
+
+
+class _Enriched(TypedDict):
+    phrases: list[_Phrase]
+
+
+class _Rewritten(TypedDict):
+    raw: NotRequired[str]
+    rewritten: str
 
 
 def evaluate_run(
@@ -405,13 +421,20 @@ def _guesses(rows: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]) 
     for trajectory in rows:
         qid, answers = trajectory.qid, accepted[trajectory.qid]
         searches = [call.notes for call in trajectory.calls]
-        enriched = [row for search in searches for row in search.get("enrichment", ())]
-        if enriched:
+        notes = [row["enrichment"] for row in searches if "enrichment" in row]
+        if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
             added = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
             phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in added))
-        if queries := [row for search in searches for row in rewrites(search)]:
+        notes = [row for search in searches for row in rewrites(search)]
+        if queries := _checked(qid, notes, list[_Rewritten]):
             rewritten[qid] = float(len(guessed_rewrites(queries, trajectory.question, answers)))
     return {PHRASES_WITH_ANSWER: phrases, REWRITES_WITH_ANSWER: rewritten}
+
+
+def _checked(qid: str, notes: Any, kind: Any) -> Any:
+    where = f"the notes on the searches of question {qid!r}"
+    do = "delete its trajectory and run again, or restore it from a copy"
+    return parse(kind, notes, where=where, do=do, strict=True)
 
 
 def rewrites(notes: Mapping[str, Any]) -> list[Mapping[str, str]]:

@@ -143,9 +143,9 @@ def point_settings(point: GridPoint) -> dict[str, float]:
     return dict(zip(NAMES, point, strict=False))
 
 
-def distance(point: GridPoint, other: GridPoint = (*DEFAULT_POINT, *DEFAULT_ENRICHMENT)) -> float:
-    """The Euclidean distance of two points in (k1 / (1 + k1), b), and in (weight / (1 + weight),
-    tau) if both have these.
+def distance(point: GridPoint) -> float:
+    """The Euclidean distance of a point from the default in (k1 / (1 + k1), b), and in
+    (weight / (1 + weight), tau) if it has these.
 
     k1 / (1 + k1) is the share of its weight that a term of frequency 1 loses in a document of
     average length. Like b, it is between 0 and 1, and a step of k1 counts less the higher k1 is.
@@ -153,9 +153,9 @@ def distance(point: GridPoint, other: GridPoint = (*DEFAULT_POINT, *DEFAULT_ENRI
     saturating = {"k1", "weight"}
     one, two = (
         [v / (1 + v) if name in saturating else v for name, v in point_settings(each).items()]
-        for each in (point, other)
+        for each in (point, (*DEFAULT_POINT, *DEFAULT_ENRICHMENT)[: len(point)])
     )
-    return math.dist(one[: len(two)], two[: len(one)])
+    return math.dist(one, two)
 
 
 @dataclass(frozen=True)
@@ -184,13 +184,21 @@ class RankTable:
     @classmethod
     def load(cls, path: Path) -> RankTable:
         """Read a file that `save` wrote; `InputError` for a damaged one."""
-        data = _load(path, ("points", "qids", "counts", "docids", "ranks"))
+        names = ("points", "qids", "counts", "docids", "ranks")
+        # The archive has a checksum of each array (zip's CRC-32).
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                data = {name: stored[name] for name in names}
+        except Exception as error:  # zipfile, zlib and NumPy raise many kinds over damaged bytes
+            raise InputError(
+                f"cannot read {path}: {error}", do="move it away and tune again"
+            ) from error
         qids, ends = data["qids"].tolist(), np.cumsum(data["counts"])[:-1]
-        names = (part.tolist() for part in np.split(data["docids"], ends))
+        docids = (part.tolist() for part in np.split(data["docids"], ends))
         rows = np.split(data["ranks"], ends)
         return cls(
-            _points(data),
-            dict(zip(qids, names, strict=False)),
+            [tuple(point) for point in data["points"].tolist()],
+            dict(zip(qids, docids, strict=False)),
             dict(zip(qids, rows, strict=False)),
         )
 
@@ -243,36 +251,14 @@ class MeasureTable:
             values=self.values,
         )
 
-    @classmethod
-    def load(cls, path: Path) -> MeasureTable:
-        """Read a file that `save` wrote; `InputError` for a damaged one."""
-        data = _load(path, ("measures", "qids", "points", "values"))
-        measures, qids = data["measures"].tolist(), data["qids"].tolist()
-        return cls(measures, qids, _points(data), data["values"])
-
 
 def _point_array(points: Sequence[GridPoint]) -> NDArray[np.float64]:
     return np.array(points, dtype=np.float64).reshape(len(points), len(points[0]) if points else 2)
 
 
-def _points(data: Mapping[str, NDArray[Any]]) -> list[GridPoint]:
-    return [tuple(point) for point in data["points"].tolist()]
-
-
 def _save(path: Path, **arrays: NDArray[Any]) -> None:
     with atomic_file(path) as stream:
         np.savez_compressed(stream, allow_pickle=False, **arrays)
-
-
-def _load(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file, whose archive has a checksum of each (zip's CRC-32)."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in names}
-    except Exception as error:  # zipfile, zlib and NumPy raise many kinds over damaged bytes
-        raise InputError(
-            f"cannot read {path}: {error}", do="move it away and tune again"
-        ) from error
 
 
 def measure_table(table: RankTable, qrels: Qrels, measures: Sequence[str]) -> MeasureTable:

@@ -136,18 +136,13 @@ def find_threats(
         >>> [threat.name for threat in find_threats([ComposedCell("a", config, sampling=True)])]
         ['judge_is_agent']
     """
-    check_accepted(accept)
+    if unknown := [name for name in accept if name not in THREATS]:
+        raise InputError(f"accept names {', '.join(unknown)}", valid=", ".join(THREATS))
     systems = [cell for cell in cells if cell is baseline or not bound_of(cell.config)]
     design = _Design(systems or cells, baseline, primary, margin)
     return [
         Threat(name, text, name in accept) for name in THREATS for text in THREATS[name](design)
     ]
-
-
-def check_accepted(accept: Sequence[str]) -> None:
-    """`InputError` for a name that is not that of a threat."""
-    if unknown := [name for name in accept if name not in THREATS]:
-        raise InputError(f"accept names {', '.join(unknown)}", valid=", ".join(THREATS))
 
 
 @dataclass(frozen=True)
@@ -203,8 +198,9 @@ def _prompt(design: _Design) -> Iterator[str]:
         if cell.sampling and fits and kind not in (fits, "unknown"):
             unfair.append(cell)
     if unfair:
+        kind = "learned" if unfair[0].value("agent", "queries") == "meaning" else "lexical"
         yield (
-            f"the prompt says how a {_other(unfair[0])} retriever matches queries, which is not "
+            f"the prompt says how a {kind} retriever matches queries, which is not "
             f"that of {_labels(unfair)}: use agent=neutral, or agent.queries=matched"
         )
     fixed = [c for c in design.cells if c.value("agent", "prompt") in _TOOL_PROMPTS]
@@ -219,10 +215,6 @@ def _prompt(design: _Design) -> Iterator[str]:
 # Prompts of papers, which say that queries are matched by words, and which name one interface.
 _LEXICAL_PROMPTS = ("pi_serini",)
 _TOOL_PROMPTS = ("pi_serini", "browsecomp_plus")
-
-
-def _other(cell: ComposedCell) -> str:
-    return "learned" if cell.value("agent", "queries") == "meaning" else "lexical"
 
 
 def _changed(a: ComposedCell, b: ComposedCell) -> set[str]:
@@ -327,17 +319,16 @@ def _one_repeat(design: _Design) -> Iterator[str]:
 
 def _cached_samples(design: _Design) -> Iterator[str]:
     """A cell read sampled replies that another run had drawn."""
-    reused = [cell for cell in design.measured if _reused(cell)]
+    reused = []
+    for cell in design.measured:
+        stages = (cell.run.manifest.get("stages") or {}) if cell.run else {}
+        if any(counts.get("samples_of_other_runs") for counts in stages.values()):
+            reused.append(cell)
     if reused:
         yield (
             f"{_labels(reused)} read sampled replies of another run from the cache, so that their "
             "runs are not independent: set paths.caches to a new folder"
         )
-
-
-def _reused(cell: ComposedCell) -> bool:
-    stages = (cell.run.manifest.get("stages") or {}) if cell.run else {}
-    return any(counts.get("samples_of_other_runs") for counts in stages.values())
 
 
 def _power(design: _Design) -> Iterator[str]:

@@ -274,7 +274,6 @@ def heat_map(
     label: str,
     marks: Mapping[str, tuple[float, float]] | None = None,
     outline: NDArray[np.bool_] | None = None,
-    digits: int = 3,
 ) -> str:
     """Draw values [k1, b] over a grid of BM25's parameters in ascending order, one square a point.
 
@@ -288,7 +287,6 @@ def heat_map(
         marks: `default`, `chosen` or `best` -> (k1, b). Marks between grid points are interpolated,
             those outside the grid are left out.
         outline: [k1, b]; a line surrounds the points that are true.
-        digits: digits after the point of the printed minimum and maximum.
     """
     height = max(15.0 * len(b), 60.0) + 96
     plot = _axes(440, height, left=48, right=10, top=8, bottom=88)
@@ -319,7 +317,7 @@ def heat_map(
     bar.imshow(np.linspace(low, high, 64)[None, :], **style)
     bar.set_axis_off()
     for x, value, side in ((-0.03, low, "right"), (1.03, high, "left")):
-        text = bar.text(x, 0.5, number(value, digits), transform=bar.transAxes, va="center")
+        text = bar.text(x, 0.5, number(value, 3), transform=bar.transAxes, va="center")
         text.set(ha=side, fontsize=_SMALL, color=INK)
     return _svg(plot, label, "k1")
 

@@ -56,7 +56,6 @@ def comparison_table(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison] = (),
     *,
-    title: str = "",
     measures: Sequence[str] = (),
     **options: Any,
 ) -> RichTable:
@@ -67,7 +66,6 @@ def comparison_table(
     Args:
         runs: the runs.
         comparisons: their paired comparisons.
-        title: a line above the table.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
             not fit are left out; a line below the table names them if they were given, and counts
             of questions are then shown only if they are not 0.
@@ -107,7 +105,7 @@ def comparison_table(
         notes.insert(0, f"Differences from {data.style(next(iter(rows.values())).b).label}.")
     if measures and left_out:
         notes.append(f"No room for {', '.join(left_out)}: see the report.")
-    return _printed(table, shown, title, "\n".join(filter(None, notes)))
+    return _printed(table, shown, "\n".join(filter(None, notes)))
 
 
 def pairs_tables(
@@ -130,7 +128,7 @@ def pairs_tables(
     ]
     table = Table([*pair, *_difference_columns(data, lambda row: row)], rows)
     shown = range(len(table.columns))
-    return [_printed(table, shown, "", _legend(data, table, shown))]
+    return [_printed(table, shown, _legend(data, table, shown))]
 
 
 def _one_reference(data: ReportData) -> bool:
@@ -246,10 +244,10 @@ def _parts(table: Table, heading: str) -> list[RichTable]:
             parts.append([0])
         parts[-1].append(place)
     notes = [*[""] * (len(parts) - 1), table.note]
-    return [_printed(table, part, heading, note) for part, note in zip(parts, notes, strict=True)]
+    return [_printed(table, part, note, heading) for part, note in zip(parts, notes, strict=True)]
 
 
-def _printed(table: Table, shown: Sequence[int], title: str, note: str) -> RichTable:
+def _printed(table: Table, shown: Sequence[int], note: str, title: str = "") -> RichTable:
     """The columns of a table at the places `shown`."""
     printed = RichTable(
         title=Text(escape_control(title)) if title else None,

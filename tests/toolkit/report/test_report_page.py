@@ -534,10 +534,10 @@ def test_names_factors_and_measures_control_no_terminal_and_break_no_line(attack
         )
         for place, run in enumerate(six_runs())
     ]
-    table = comparison_table(runs, title=attack, measures=["AP", f"usage_{attack}"])
+    table = comparison_table(runs, measures=["AP", f"usage_{attack}"])
     text = printed(table, width=200)
     assert not any(unicodedata.category(char) == "Cc" for char in text.replace("\n", ""))
-    assert text.count(escape_control(attack)) >= 2 + len(runs)
+    assert text.count(escape_control(attack)) > len(runs)
     lines = text.splitlines()
     rule = next(place for place, line in enumerate(lines) if line.startswith("─"))
     assert len({len(line) for line in lines[rule:][: len(runs)]}) == 1  # columns stay aligned
@@ -558,7 +558,7 @@ def test_runs_fit_eighty_columns_one_line_each_and_no_digit_is_cut(more):
         else run
         for n, run in enumerate(six_runs())
     ]
-    text = printed(comparison_table(runs, title="demo"))
+    text = printed(comparison_table(runs))
     assert "…" not in text
     lines = [line for line in text.splitlines() if "bm25_" in line and "0." in line]
     for line, run in zip(lines, runs, strict=True):
