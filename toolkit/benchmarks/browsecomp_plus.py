@@ -367,7 +367,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[Location
 
 def _existing(name: str, path: str) -> Path:
     if not Path(path).is_file():
-        raise InputError(f"there is no file {path}", valid=f"a file for {name}, or null")
+        raise InputError(f"there is no file {path}", do=f"correct the path of the {name}")
     return Path(path)
 
 
@@ -434,11 +434,9 @@ class TrecRag(Benchmark):
         corpus_share: float = 1.0,
         remove_evidence: bool = False,
     ) -> None:
-        for what, file in (("questions", topics), ("judgements", qrels)):
-            if file is not None and not Path(file).is_file():
-                raise InputError(f"there is no file of {what} {file}", do="correct the path")
+        path = _existing("topics", topics)
+        grades = read_qrels([_existing("qrels", qrels)]) if qrels else {}
         self._files = published_files(corpus, corpus_revision)
-        path = Path(topics)
         if has_json_lines(path):
             located = rows(path, NarrativeRow)
             known = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
@@ -452,7 +450,6 @@ class TrecRag(Benchmark):
             seed=seed,
             limit=limit,
         )
-        grades = read_qrels([Path(qrels)]) if qrels else {}
         super().__init__(
             name,
             chosen,

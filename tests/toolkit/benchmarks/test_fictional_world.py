@@ -407,9 +407,8 @@ def test_documents_need_no_memory_that_grows_with_their_number():
     settings = {"median_words": 60, "p90_words": 120}
     small = FictionalWorld(documents=1000, **settings)
     large = FictionalWorld(documents=100_000, **settings)
-    assert all(
-        document.text for document in islice(large.documents(), 160)
-    )  # makes the shared tables
+    # Makes the shared tables.
+    assert all(document.text for document in islice(large.documents(), 160))
     few = peak(lambda: all(document.text for document in islice(small.documents(), 40)))
     many = peak(lambda: all(document.text for document in islice(large.documents(), 160)))
     assert many < few + 300_000

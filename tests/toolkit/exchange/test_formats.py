@@ -531,7 +531,7 @@ def test_json_lines_have_ids_of_their_own(topics, tmp_path):
     assert benchmark.topics == [Topic("1", "N."), Topic("2", "T.")]
     bare = TrecRag(topics, lines(tmp_path / "bare.jsonl", [{"docid": "d"}]))
     refused(r"bare.jsonl:1 has no text", lambda: list(bare.documents()))
-    refused("no file of judgements", lambda: TrecRag(topics, corpus, str(tmp_path / "missing")))
+    refused("no file .*path of the qrels", TrecRag, topics, corpus, str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz"])
