@@ -236,7 +236,7 @@ class MultiVectorEngine(VectorEngine):
         sample = [unit.contents for number, unit in enumerate(units) if number % step == 0]
         if not sample:
             return
-        tokens = sum(self.encoder.tokenize(sample)[1]) / len(sample) * total
+        tokens = sum(self.encoder.tokenize(sample).lengths) / len(sample) * total
         (vectors,) = self.encoder.encode([""])
         token_bytes = vectors.shape[1] * vectors.itemsize
         free = _free_bytes(path)

@@ -16,6 +16,7 @@ from support.assertions import refused
 from support.needs import cases
 from support.pairs import sides
 
+from soundingline.pipelines.device import TokenizedTexts
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
 from soundingline.pipelines.learned.vectors import (
@@ -118,9 +119,8 @@ def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
 def test_lengths_are_those_that_are_asked_for(model):
     long = "the old mill by the river " * 20
     own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
-    assert own.tokenize([long, "the"])[1] == [48, 4]
-    assert short.tokenize([long, "the"])[1] == [10, 4]
-    assert short.lengths([long]) == [123]
+    assert own.tokenize([long, "the"]).lengths == [48, 4]
+    assert short.tokenize([long, "the"]).lengths == [10, 4]
     assert len(short.encode([long])[0]) == 10
     assert len(own.encode_queries(["mill"])[0]) == 12
     assert len(short.encode_queries(["mill"])[0]) == 16
@@ -194,7 +194,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     model, tmp_path, monkeypatch
 ):
     usage = namedtuple("usage", "total used free")
-    tokens = sum(encoder(model).tokenize([unit.contents for unit in UNITS])[1])
+    tokens = sum(encoder(model).tokenize([unit.contents for unit in UNITS]).lengths)
     retriever = "soundingline.pipelines.learned.retriever.encoded"
     monkeypatch.setattr(retriever, lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
@@ -233,7 +233,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     metadata = {"query_maxlen": 32, "doc_maxlen": 24, "mask_punctuation": True}
     (bert / "artifact.metadata").write_text(json.dumps(metadata))
     made = encoder(bert)
-    assert made.tokenize(["the mill " * 30])[1] == [24]
+    assert made.tokenize(["the mill " * 30]).lengths == [24]
     assert len(made.encode_queries(["the mill"])[0]) == 32
     ids = [IDS[word] for word in ("[CLS]", "[D]", "the", "mill", ".", "[SEP]")]
     same = checkpoints.save_bert(tmp_path / "same")
@@ -378,6 +378,20 @@ def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(mode
     assert scorer.count() == {"pairs": 12, "encoded": 6, "truncated": 1}
 
 
+def test_queries_and_texts_of_a_request_are_tokenized_by_a_call_each(model, monkeypatch):
+    scorer, calls = stage_of(model), []
+    scorer.score(*sides(PAIRS))  # which measures the prompts once
+    tokenize = transformers.PreTrainedTokenizerBase.__call__
+
+    def counted(self, texts, *args, **settings):
+        calls.append(len(texts))
+        return tokenize(self, texts, *args, **settings)
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "__call__", counted)
+    scorer.score(*sides(PAIRS))
+    assert calls == [len(QUERIES), len(TEXTS)]
+
+
 def drawn(documents, dimensions=16, seed=3):
     """Token vectors of generated passages: each token is a noisy copy of one of 500 directions, and
     each passage draws from 30 of them. Also a query for each of the first ten passages."""
@@ -402,12 +416,13 @@ class Drawn(ColBERT):
     arrays, _ = drawn(600)
     encoded = 0
 
-    def tokenize(self, texts):
-        return list(texts), [1] * len(texts)
+    def tokenize(self, texts, role="document"):
+        return TokenizedTexts({"texts": texts}, [1] * len(texts))
 
-    def encode_batch(self, items):
-        Drawn.encoded += len(items)
-        return [self.arrays[int(item or 0)] for item in items]
+    def encode_tokens(self, tokens, role="document"):
+        texts = tokens.features["texts"]
+        Drawn.encoded += len(texts)
+        return [self.arrays[int(text or 0)] for text in texts]
 
 
 def drawn_engine(model, **settings):
