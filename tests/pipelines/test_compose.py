@@ -711,7 +711,7 @@ def instances(tmp_path):
         "ColBERT": {"model": "some/model", "storage": "float32"},
         "Dense": {"model": "some/model", "pooling": "last"},
         "Interpolation": {"weights": [0.25, 0.75]},
-        "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"), compute="torch")},
+        "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"))},
         "LexicalIndexer": {"path": tmp_path / "new", "keep_texts": False},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},

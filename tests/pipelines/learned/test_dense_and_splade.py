@@ -352,7 +352,6 @@ def test_wrong_queries_are_refused(qwen, built):
         whole(pd.DataFrame({"qid": ["1"], "query_vec": [np.ones(3)]}))
     with pytest.raises(InputError, match=r"shape \[3\]"):
         whole(pd.DataFrame({"qid": ["1", "2"], "query_vec": [np.ones(3), np.ones(4)]}))
-    refused("numpy, torch", lambda: retriever(qwen, compute="faiss"))
     refused("depth=0", lambda: opened(qwen, built, depth=0))
 
 
