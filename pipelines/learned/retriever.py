@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
@@ -131,19 +132,16 @@ class Encoder(Stage):
 
     def encode_tokens(self, tokens: TokenizedTexts, role: str = "document") -> list[NDArray[Any]]:
         """The same of texts that `tokenize` has read, in batches of similar length."""
-        device, what = self.placement.device, f"a batch of '{self.model}'"
-        inference_mode = import_optional("torch").inference_mode
+        device, size = self.placement.device, self.placement.batch_tokens
 
         def compute(rows: list[int]) -> tuple[Tensor, ...]:
-            with self._computing, within_memory(device, what), inference_mode():
+            with self._computing, fits(), import_optional("torch").inference_mode():
                 return self.encode_batch(tokens.batch(rows, device), role)
 
-        def read(tensors: tuple[Tensor, ...]) -> list[NDArray[Any]]:
-            with within_memory(device, what):
-                return self.read_batch(tensors)
-
-        rows, size = range(len(tokens.lengths)), self.placement.batch_tokens
-        return in_batches(compute, rows, tokens.lengths, size, read)
+        fits = partial(within_memory, device, f"a batch of '{self.model}'")
+        with fits():
+            rows = range(len(tokens.lengths))
+            return in_batches(compute, rows, tokens.lengths, size, self.read_batch)
 
     def encode_queries(self, texts: Sequence[str]) -> Sequence[Any]:
         """Each query: float32 [dimensions], of a multi-vector model [tokens, dimensions], of a

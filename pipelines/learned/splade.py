@@ -39,9 +39,6 @@ from soundingline.pipelines.lexical.storage import (
     TERMS,
     UNITS,
     StringWriter,
-    check_postings,
-    check_table,
-    load_postings,
     map_bytes,
     to_bytes,
 )
@@ -98,7 +95,7 @@ class ImpactIndex(InvertedIndex):
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
-        super().__init__(path, read_manifest(path, KIND, corpus_fingerprint, _check_files))
+        super().__init__(path, read_manifest(path, KIND, corpus_fingerprint))
         self.scale: float | None = self.manifest["scale"]
         self._numbers = {term: number for number, term in enumerate(self.vocabulary)}
 
@@ -206,15 +203,6 @@ class ImpactIndex(InvertedIndex):
         pairs = np.array(known, dtype=[("term", np.int64), ("weight", np.float32)])
         terms, weights = pairs["term"].copy(), pairs["weight"].copy()
         return terms, partial(_add_impacts, *self._postings, terms, weights)
-
-
-def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """`ValueError` for an index whose files do not fit together."""
-    counts = manifest["counts"]
-    documents, terms = counts["documents"], counts["terms"]
-    check_postings(load_postings(folder, manifest), documents, terms, counts["postings"])
-    check_table(folder / UNITS, documents)
-    check_table(folder / TERMS, terms)
 
 
 def _read_impacts(blocks: Iterable[Block], scale: float | None) -> Iterator[DocumentPostings]:

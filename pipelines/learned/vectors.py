@@ -54,8 +54,6 @@ from soundingline.pipelines.lexical.storage import (
     Docnos,
     StringTable,
     StringWriter,
-    check_offsets,
-    check_table,
     to_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
@@ -153,13 +151,9 @@ class VectorEngine(LearnedEngine):
             np.save(folder / _OFFSETS, np.concatenate(offsets))
         return int(values.shape[1])
 
-    @property
-    def search_settings(self) -> dict[str, Any]:
-        """The arguments of `VectorIndex` that say how it is searched."""
-        return {"device": self.encoder.device}
-
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
-        index = VectorIndex(path, corpus_fingerprint=corpus_fingerprint, **self.search_settings)
+        device = self.encoder.device
+        index = VectorIndex(path, corpus_fingerprint=corpus_fingerprint, device=device)
         if index.manifest["encoder"] != self.fingerprint:
             made = index.manifest
             raise InputError(
@@ -211,9 +205,10 @@ class MultiVectorEngine(VectorEngine):
     def settings(self) -> Mapping[str, Any]:
         return {**super().settings, **self._changed}
 
-    @property
-    def search_settings(self) -> dict[str, Any]:
-        return {**super().search_settings, "probes": self.probes}
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+        index = super().open(path, corpus_fingerprint=corpus_fingerprint)
+        index.probes = self.probes
+        return index
 
     def write_vectors(self, blocks: Blocks, folder: Path) -> int:
         write = write_compressed if self._changed else super().write_vectors
@@ -292,7 +287,7 @@ class VectorIndex(OpenedIndex, IndexArtifact):
     ) -> None:
         path = Path(path)
         kind = next((kind for kind in _KINDS if is_index(path, kind)), _KINDS[0])
-        super().__init__(path, read_manifest(path, kind, corpus_fingerprint, _check_vectors))
+        super().__init__(path, read_manifest(path, kind, corpus_fingerprint))
         self.device, self.probes = device, probes
         self.docnos = Docnos(StringTable(path / _UNITS))
         self.documents = _read_vectors(path)
@@ -352,36 +347,12 @@ class VectorIndex(OpenedIndex, IndexArtifact):
         return NumpySearch(self.documents)
 
 
-def _check_vectors(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """`ValueError` for files that do not fit together."""
-    units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
-    dimensions = manifest["dimensions"]
-    check_table(folder / _UNITS, units)
-    if is_compressed(folder):
-        check_compressed(folder, units, rows, dimensions)
-        return
-    vectors = load_array(folder / _VECTORS, mapped=True)
-    if vectors.shape != (rows, dimensions):
-        raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
-    if (folder / _OFFSETS).exists():
-        check_rows(load_array(folder / _OFFSETS), units, rows)
-    elif rows != units:
-        raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
-
-
 def _read_vectors(folder: Path) -> DocumentVectors:
     """All vectors, mapped from disk."""
     if is_compressed(folder):
         return read_compressed(folder)
     offsets = load_array(folder / _OFFSETS) if (folder / _OFFSETS).exists() else None
     return DocumentVectors(np.asarray(load_array(folder / _VECTORS, mapped=True)), offsets)
-
-
-def check_rows(offsets: NDArray[np.int64], units: int, rows: int) -> None:
-    """`ValueError` for offsets that do not give each unit a row of its own."""
-    check_offsets(offsets, rows, _OFFSETS)
-    if len(offsets) != units + 1 or not np.diff(offsets).all():
-        raise ValueError(f"{_OFFSETS} does not give each unit a vector")
 
 
 @dataclass(frozen=True)
@@ -785,21 +756,6 @@ def read_compressed(folder: Path) -> DocumentVectors:
     """The vectors that `write_compressed` wrote; `InputError` if FAISS is not installed."""
     vectors: Any = CompressedVectors(folder)
     return DocumentVectors(vectors, load_array(folder / _OFFSETS))
-
-
-def check_compressed(folder: Path, units: int, rows: int, dimensions: int) -> None:
-    """`ValueError` for files that do not fit together."""
-    offsets, bounds = load_array(folder / _OFFSETS), load_array(folder / _BOUNDS)
-    postings = load_array(folder / _POSTINGS, mapped=True)
-    check_rows(offsets, units, rows)
-    check_offsets(bounds, len(postings), _BOUNDS)
-    vectors = CompressedVectors(folder)
-    if vectors.shape != (rows, dimensions) or len(vectors.lists) != rows:
-        raise ValueError(f"{_CODES} or {_LISTS} does not hold {rows} vectors")
-    if len(bounds) != vectors.codec.nlist + 1 or int(vectors.lists.max()) >= vectors.codec.nlist:
-        raise ValueError(f"{_CODEC} has {vectors.codec.nlist} lists, which do not fit the files")
-    if len(postings) and not 0 <= int(postings.min()) <= int(postings.max()) < units:
-        raise ValueError(f"{_POSTINGS} names documents that are not there")
 
 
 def is_compressed(folder: Path) -> bool:

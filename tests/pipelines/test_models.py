@@ -241,16 +241,22 @@ def test_batches_that_do_not_fit_are_halved_and_the_rest_with_them(capsys):
 
 
 @pytest.mark.parametrize(
-    ("unread", "order"), [(1 << 28, "ccccrrrr"), (23, "ccrrccrr"), (0, "crcrcrcr")]
+    ("place", "unread", "order"),
+    [
+        ("meta", 1 << 28, "ccccrrrr"),
+        ("meta", 23, "ccrrccrr"),
+        ("meta", 0, "crcrcrcr"),
+        ("cpu", 1 << 28, "crcrcrcr"),
+    ],
 )
-def test_what_a_gpu_computes_is_read_in_blocks(unread, order, monkeypatch):
-    """Batches of two float64 vectors, on a device that holds no values."""
+def test_what_a_gpu_computes_is_read_in_blocks(place, unread, order, monkeypatch):
+    """Batches of two float64 numbers, on a device that holds none."""
     monkeypatch.setattr(device, "_UNREAD", unread)
     steps = []
 
     def compute(items):
         steps.append("c")
-        return (torch.empty(len(items), dtype=torch.float64, device="meta"),)
+        return (torch.empty(len(items), dtype=torch.float64, device=place),)
 
     def read(tensors):
         steps.append("r")
