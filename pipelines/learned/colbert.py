@@ -101,11 +101,6 @@ class ColBERT(VectorEncoder):
             "dtype": self.placement.precision,
         }
 
-    @property
-    def limit(self) -> int:
-        """Tokens of a document that are read. Loads the model."""
-        return int(self._network[0].document_length or self._network.max_seq_length or _UNBOUNDED)
-
     def tokens_of(self, texts: Sequence[str], role: str) -> TokenizedTexts:
         """See `Encoder`; markers are counted. A query is expanded."""
         return tokenized(self._network, texts, role, self.placement.device)
@@ -113,7 +108,9 @@ class ColBERT(VectorEncoder):
     def windows(self, text: str) -> list[str]:
         """A document cut between words into pieces that the model reads to their end."""
         text = replace_surrogates(text)
-        room = self.limit - self.tokenize([""]).lengths[0]
+        model = self._network
+        limit = int(model[0].document_length or model.max_seq_length or _UNBOUNDED)
+        room = limit - self.tokenize([""]).lengths[0]
         with self._tokenizing:
             tokenize = partial(self._network.tokenizer, verbose=False)
             return [piece.strip() for piece in split_into_windows(text, max(1, room), tokenize)]

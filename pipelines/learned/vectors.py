@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -65,7 +65,6 @@ from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import check_optional, import_optional
 
 Vectors = NDArray[Any]
-Search = Callable[[Sequence[Vectors], int], "list[BestDocuments]"]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _PACKAGES = ("torch", "transformers", "sentence-transformers")
 _KINDS = ("dense", "colbert")
@@ -432,6 +431,7 @@ class TorchSearch:
         free = free_bytes(device)
         # A block is a part of the memory that leaves room for products.
         self._blocks = list(self._by_length(max(1, min(_BLOCK_ROWS, free // 16 // row_bytes))))
+        self._numbers = [torch.from_numpy(block).to(device) for block in self._blocks]
         rows = sum(len(block) * int(self._lengths[block[-1]]) for block in self._blocks)
         holds = 4 * rows * row_bytes <= 3 * free
         self._held: list[Any] = []
@@ -511,13 +511,12 @@ class TorchSearch:
         sizes = [len(np.atleast_2d(query)) for query in queries]
         owner = torch.tensor(np.repeat(np.arange(len(queries)), sizes), device=self._device)
         scores = torch.zeros(len(self._documents), len(queries), device=self._device)
-        for numbers, vectors in zip(
-            self._blocks, self._held or map(self._load, self._blocks), strict=True
-        ):
+        loaded = self._held or map(self._load, self._blocks)
+        for numbers, vectors in zip(self._numbers, loaded, strict=True):
             products = vectors.flatten(0, 1).to(dtype) @ tokens.T
             largest = products.view(*vectors.shape[:2], -1).amax(1).float()
             own = largest.new_zeros(len(numbers), len(queries)).index_add_(1, owner, largest)
-            scores[torch.from_numpy(numbers).to(self._device)] = own
+            scores[numbers] = own
         return scores.T
 
 
