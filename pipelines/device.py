@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from soundingline.toolkit.console import notify
 from soundingline.toolkit.errors import InputError, check_int
@@ -25,6 +26,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 DTYPES = ("bfloat16", "float32")
+_UNREAD = 1 << 28
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -190,26 +192,39 @@ def by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 def in_batches(
-    compute: Callable[[list[Item]], Iterable[Result]],
+    compute: Callable[[list[Item]], tuple[Tensor, ...]],
     items: Sequence[Item],
     lengths: Sequence[int],
     max_tokens: int,
+    read: Callable[[tuple[Tensor, ...]], Iterable[Result]],
 ) -> list[Result]:
-    """The results of `compute` in the order of `items`. It is called with the batches of
-    `by_tokens` and returns one result for each item (otherwise `ValueError`).
+    """The results in the order of `items`. `compute` is called with the batches of `by_tokens`, and
+    `read` with the tensors that it returns, of which it makes one result for each item (otherwise
+    `ValueError`).
+
+    On a GPU, which computes while the next batch is prepared, tensors of up to `_UNREAD` bytes are
+    read at the same time: a read waits for all that the GPU has to compute.
 
     After an `OutOfMemory` the batches that are left are made again with half the tokens of the one
     that did not fit, with a notice. A single item that does not fit raises it.
     """
     results: dict[int, Result] = {}
+    unread: list[tuple[list[int], tuple[Tensor, ...]]] = []
+
+    def read_all() -> None:
+        for positions, tensors in unread:
+            results.update(zip(positions, read(tensors), strict=True))
+        unread.clear()
+
     batches = by_tokens(lengths, max_tokens)
     while batches:
         positions = batches.pop(0)
         try:
-            batch_results = compute([items[position] for position in positions])
+            tensors = compute([items[position] for position in positions])
         except OutOfMemory:
             if len(positions) == 1:
                 raise
+            read_all()
             max_tokens = max(1, len(positions) * lengths[positions[0]] // 2)
             notify(
                 f"a batch of {len(positions):,} texts did not fit into memory: those that follow "
@@ -219,26 +234,65 @@ def in_batches(
             halved = by_tokens([lengths[position] for position in left], max_tokens)
             batches = [[left[number] for number in batch] for batch in halved]
         else:
-            results.update(zip(positions, batch_results, strict=True))
+            unread.append((positions, tensors))
+            held = sum(tensor.nbytes for _, batch in unread for tensor in batch)
+            if tensors[0].device.type == "cpu" or held > _UNREAD:
+                read_all()
+    read_all()
     return [results[position] for position in range(len(items))]
+
+
+class TokenizedTexts(NamedTuple):
+    """Texts as a tokenizer has made them, on the CPU.
+
+    `features`: `input_ids`, `attention_mask` and what else a network takes. Tensors are [texts,
+    longest], padded; other values hold for all texts. `lengths`: tokens of each text that the
+    network reads, special ones included. `in_front`: whether the padding is.
+    """
+
+    features: Any
+    lengths: list[int]
+    in_front: bool = False
+
+    def batch(self, rows: Sequence[int], device: Any) -> dict[str, Any]:
+        """The features of some texts on a device, no wider than the longest of them needs."""
+        width = padded_width(max(1, *(self.lengths[row] for row in rows)), device.type)
+        columns = slice(-width, None) if self.in_front else slice(width)
+        is_tensor = import_optional("torch").is_tensor
+        return {
+            name: moved(value[rows, columns], device) if is_tensor(value) else value
+            for name, value in self.features.items()
+        }
+
+
+def moved(tensor: Tensor, device: Any) -> Tensor:
+    """A tensor of the CPU on a device. The copy to a GPU waits for nothing that the GPU computes,
+    which one from memory that is not pinned would."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor
 
 
 def padded(rows: Sequence[Sequence[int]], pad: int, device: Any) -> dict[str, Tensor]:
     """Token ids, padded at the end by `pad`, and their mask: what a network of transformers
-    takes. Their width on a GPU is a multiple of 8, which the fused kernels of attention need of a
-    mask."""
+    takes."""
+    padded_rows = pad_rows(rows, pad, device.type)
+    return {name: moved(value, device) for name, value in padded_rows.items()}
+
+
+def pad_rows(rows: Sequence[Sequence[int]], pad: int, device_type: str) -> dict[str, Tensor]:
+    """The same on the CPU, as wide as on a device of this type."""
     torch = import_optional("torch")
-    lengths = [len(row) for row in rows]
-    width = padded_width(max(lengths), torch.device(device).type)
-    ids = torch.full((len(rows), width), pad)
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = torch.tensor(values)
-    mask = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
-    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+    lengths = list(map(len, rows))
+    mask = torch.arange(padded_width(max(lengths), device_type)) < torch.tensor(lengths)[:, None]
+    ids = torch.full(mask.shape, pad)
+    ids[mask] = torch.tensor(list(chain.from_iterable(rows)))
+    return {"input_ids": ids, "attention_mask": mask.long()}
 
 
 def padded_width(longest: int, device_type: str) -> int:
-    """The tokens of each row of a batch on a device of this type."""
+    """The tokens of each row of a batch on a device of this type: on a GPU a multiple of 8, which
+    the fused kernels of attention need of a mask."""
     return -(-longest // 8) * 8 if device_type == "cuda" else longest
 
 

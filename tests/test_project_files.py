@@ -103,7 +103,7 @@ def test_the_readme_maps_all_pages():
 
 def test_pages_are_few_and_their_lines_fit_a_screen():
     pages = list((ROOT / "docs").glob("*.md"))
-    assert len(pages) <= 16
+    assert len(pages) <= 17
     texts = {page.name: TABLES.sub("", page.read_text(encoding="utf-8")) for page in pages}
     assert sum(len(text.split()) for name, text in texts.items() if name != "results.md") <= 20_000
     for name, text in texts.items():

@@ -9,21 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
-from soundingline.pipelines.device import pack_linear_layers, within_memory
-from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
+from soundingline.pipelines.device import TokenizedTexts, pack_linear_layers
+from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of, tokenized
 from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEncoder
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 
-_STORAGES = {"float16": np.float16, "float32": np.float32}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_STORAGES = ("float16", "float32")
 _UNBOUNDED = 1 << 20
 # What only a multi-vector checkpoint's config_sentence_transformers.json has: PyLate's from before
 # there was a `model_type`.
@@ -98,58 +101,34 @@ class ColBERT(VectorEncoder):
             "dtype": self.placement.precision,
         }
 
-    @property
-    def limit(self) -> int:
-        """Tokens of a document that are read. Loads the model."""
-        return int(self._network[0].document_length or self._network.max_seq_length or _UNBOUNDED)
-
-    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        """See `Encoder`; markers are counted."""
-        return texts, [min(length, self.limit) for length in self.lengths(texts)]
-
-    def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each document, also beyond those that are read."""
-        if not texts:
-            return []
-        with self._computing:
-            prompt = self._network.prompts.get("document") or ""
-            prompted = [prompt + text for text in texts]
-            return list(map(len, self._network.tokenizer(prompted, verbose=False)["input_ids"]))
+    def tokens_of(self, texts: Sequence[str], role: str) -> TokenizedTexts:
+        """See `Encoder`; markers are counted. A query is expanded."""
+        return tokenized(self._network, texts, role, self.placement.device)
 
     def windows(self, text: str) -> list[str]:
         """A document cut between words into pieces that the model reads to their end."""
-        room = self.limit - self.lengths([""])[0]
-        with self._computing:
+        model = self._network
+        limit = int(model[0].document_length or model.max_seq_length or _UNBOUNDED)
+        room = limit - self.tokenize([""]).lengths[0]
+        with self._tokenizing:
             tokenize = partial(self._network.tokenizer, verbose=False)
             return [piece.strip() for piece in split_into_windows(text, max(1, room), tokenize)]
 
-    def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
-        """The vectors of each document of a batch, [tokens, dimensions] in the type of `storage`; a
-        document of which every token is left out has one vector of zeros."""
-        vectors = self._run("encode_document", items)
-        filled = (rows if len(rows) else np.zeros((1, rows.shape[1])) for rows in vectors)
-        return [rows.astype(_STORAGES[self.storage]) for rows in filled]
+    def encode_batch(self, features: Mapping[str, Any], role: str) -> tuple[Tensor, ...]:
+        """The vectors of each text, [tokens, dimensions], documents in the type of `storage` and
+        queries in float32; a text of which every token is left out has one vector of zeros."""
+        read = self._network(features, task=role)
+        states = read["token_embeddings"]
+        if role == "document" and self.storage == "float16":
+            states = states.half()
+        return states, read["attention_mask"].bool()
 
-    def encode_queries(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        """The vectors of each query: float32 [tokens, dimensions]."""
-        if not texts:
-            return []
-        # Queries are short and mostly expanded to one length: batches by number.
-        body = self._network[0]
-        length = (body.query_expansion or {}).get("length", body.query_length) or self.limit
-        size = max(1, self.placement.batch_tokens // length)
-        parts = (texts[start : start + size] for start in range(0, len(texts), size))
-        return [rows for part in parts for rows in self._run("encode_query", part)]
-
-    def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
-            vectors = getattr(self._network, method)(
-                list(texts),
-                batch_size=len(texts),
-                show_progress_bar=False,
-                convert_to_numpy=True,
-            )
-        return [np.asarray(rows, dtype=np.float32) for rows in vectors]
+    def read_batch(self, tensors: tuple[Tensor, ...]) -> list[NDArray[Any]]:
+        pairs = zip(*(tensor.cpu().numpy() for tensor in tensors), strict=True)
+        arrays = [rows[of_text] for rows, of_text in pairs]
+        return [
+            rows if len(rows) else np.zeros((1, *rows.shape[1:]), rows.dtype) for rows in arrays
+        ]
 
     @property
     @shared

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from soundingline.pipelines.checkpoint import BODY, Checkpoint, CheckpointKind, own_length
 from soundingline.pipelines.device import (
     Placement,
-    in_batches,
+    TokenizedTexts,
     pack_linear_layers,
-    padded,
-    within_memory,
+    pad_rows,
 )
-from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of
+from soundingline.pipelines.learned.retriever import continue_in_float32, retriever_of, tokenized
 from soundingline.pipelines.learned.vectors import VectorEncoder, VectorEngine
 from soundingline.pipelines.stage import Collection, shared
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.optional import import_optional
 
-Vectors = NDArray[np.float32]
+if TYPE_CHECKING:
+    from torch import Tensor
+
 # The names of sentence-transformers.
 _POOLINGS = {"last": "lasttoken", "mean": "mean", "cls": "cls"}
-_PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 # Of a checkpoint without modules.json, the library would take the mean, which is seldom right.
 _POOLED = CheckpointKind(
     "SentenceTransformer",
@@ -94,8 +92,10 @@ class Dense(VectorEncoder):
                 valid=f"pooling: {', '.join(_POOLINGS)}",
                 do="say which token's vector is the text's; RepLLaMA's is the last",
             )
-        self._query_side = PromptSide("query", self.query_prefix, self.query_max_length)
-        self._document_side = PromptSide("document", self.document_prefix, self.max_length)
+        self._sides = {
+            "query": PromptSide("query", self.query_prefix, self.query_max_length),
+            "document": PromptSide("document", self.document_prefix, self.max_length),
+        }
 
     def fingerprint_with(self, **of_index: Any) -> str:
         """`InputError` also for a checkpoint with fewer positions than a length that is set."""
@@ -112,8 +112,8 @@ class Dense(VectorEncoder):
     @property
     def settings(self) -> Mapping[str, Any]:
         return {
-            "queries": self._query_side,
-            "documents": self._document_side,
+            "queries": self._sides["query"],
+            "documents": self._sides["document"],
             "pooling": self.pooling,
             "append_eos": self.append_eos,
             "normalise": self.normalise,
@@ -129,28 +129,17 @@ class Dense(VectorEncoder):
         longest = self.document_max_length
         return replace(self, max_length=longest, document_max_length=None) if longest else self
 
-    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
-        return self._tokenize(texts, self._document_side)
+    def tokens_of(self, texts: Sequence[str], role: str) -> TokenizedTexts:
+        return self._network.tokenize(texts, self._sides[role])
 
-    def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
-        """The vector of each document of a batch: float32 [dimensions]."""
-        return list(self._vectors(items, self._document_side))
+    def encode_batch(self, features: Mapping[str, Any], role: str) -> tuple[Tensor, ...]:
+        """The vector of each text: float32 [dimensions]."""
+        vectors = self._network.vectors(features, role)
+        normalize = import_optional("torch").nn.functional.normalize
+        return (normalize(vectors) if self.normalise else vectors,)
 
-    def encode_queries(self, texts: Sequence[str]) -> list[Vectors]:
-        """The vector of each query: float32 [dimensions]."""
-        if not texts:
-            return []
-        items, lengths = self._tokenize(texts, self._query_side)
-        vectors = partial(self._vectors, side=self._query_side)
-        return in_batches(vectors, items, lengths, self.placement.batch_tokens)
-
-    def _tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[Sequence[Any], list[int]]:
-        with self._computing:
-            return self._network.tokenize(list(texts), side)
-
-    def _vectors(self, items: Sequence[Any], side: PromptSide) -> Vectors:
-        with self._computing, within_memory(self.placement.device, f"a batch of '{self.model}'"):
-            return self._network.vectors(items, side)
+    def read_batch(self, tensors: tuple[Tensor, ...]) -> list[NDArray[Any]]:
+        return list(tensors[0].cpu().numpy())
 
     @property
     @shared
@@ -160,43 +149,26 @@ class Dense(VectorEncoder):
         loaded = self._checkpoint.load(self.placement)
         pack_linear_layers(loaded[0])
         continue_in_float32(loaded)
-        return _SentenceModel(loaded, self.normalise)
+        return _SentenceModel(loaded, self.placement.device)
 
 
 class _SentenceModel:
     """A checkpoint of sentence-transformers. Not safe for threads."""
 
-    def __init__(self, loaded: Any, normalise: bool) -> None:
-        self._model, self._normalise = loaded, normalise
+    def __init__(self, loaded: Any, device: Any) -> None:
+        self._model, self._device = loaded, device
         self._own = own_length(None, loaded.max_seq_length)
 
-    def tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[Sequence[str], list[int]]:
-        """The texts, and how many tokens of each the model reads."""
-        prompt = side.prefix
-        if prompt is None:
-            prompts = self._model.prompts
-            prompt = next((prompts[name] for name in _PROMPTS[side.role] if name in prompts), "")
-        coded = self._model.tokenizer(
-            [prompt + text for text in texts],
-            truncation=True,
-            max_length=side.limit or self._own,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-        )["input_ids"]
-        return texts, list(map(len, coded))
-
-    def vectors(self, items: Sequence[str], side: PromptSide) -> Vectors:
-        """One batch: [texts, dimensions]."""
-        self._model.max_seq_length = side.limit or self._own
-        encode = self._model.encode_query if side.role == "query" else self._model.encode_document
-        vectors = encode(
-            list(items),
-            prompt=side.prefix,
-            batch_size=len(items),
-            show_progress_bar=False,
-            normalize_embeddings=self._normalise,
+    def tokenize(self, texts: Sequence[str], side: PromptSide) -> TokenizedTexts:
+        limit = side.limit or self._own
+        return tokenized(
+            self._model, texts, side.role, self._device, prefix=side.prefix, limit=limit
         )
-        return np.asarray(vectors, dtype=np.float32)
+
+    def vectors(self, features: Mapping[str, Any], role: str) -> Tensor:
+        """One batch: [texts, dimensions]."""
+        vectors: Tensor = self._model(features, task=role)["sentence_embedding"]
+        return vectors[:, : self._model.truncate_dim].float()
 
 
 class _PooledModel:
@@ -206,7 +178,7 @@ class _PooledModel:
         self._tokenizer = checkpoint.tokenizer()
         self._tokenizer.truncation_side = "right"
         self._own = own_length(checkpoint.config, self._tokenizer.model_max_length)
-        self._pad = self._tokenizer.pad_token_id or 0
+        self._pad, self._device = self._tokenizer.pad_token_id or 0, place.device
         self._end = self._tokenizer.eos_token_id if recipe.append_eos else None
         if recipe.append_eos and self._end is None:
             raise InputError(
@@ -223,10 +195,8 @@ class _PooledModel:
         self._pooling = modules.Pooling(
             self._network.config.hidden_size, _POOLINGS[recipe.pooling or ""]
         )
-        self._normalise = recipe.normalise
 
-    def tokenize(self, texts: Sequence[str], side: PromptSide) -> tuple[list[list[int]], list[int]]:
-        """The token ids of each text and how many they are."""
+    def tokenize(self, texts: Sequence[str], side: PromptSide) -> TokenizedTexts:
         prefix = side.prefix or ""
         # The name of a special token in a text is text; in a prefix it is the token.
         has_special = any(token in prefix for token in self._tokenizer.all_special_tokens)
@@ -242,21 +212,16 @@ class _PooledModel:
         else:
             # A tokenizer without special tokens makes nothing of an empty text.
             items = [ids or [self._pad] for ids in coded]
-        return items, list(map(len, items))
+        features = pad_rows(items, self._pad, self._device.type)
+        return TokenizedTexts(features, list(map(len, items)))
 
-    def vectors(self, items: Sequence[Sequence[int]], side: PromptSide) -> Vectors:
+    def vectors(self, features: Mapping[str, Any], role: str) -> Tensor:
         """One batch: [texts, dimensions]."""
-        torch = import_optional("torch")
-        with torch.inference_mode():
-            inputs = padded(items, self._pad, self._network.device)
-            read = inputs if self._needs_mask else {"input_ids": inputs["input_ids"]}
-            states = self._network(**read).last_hidden_state.float()
-            features = {"token_embeddings": states, "attention_mask": inputs["attention_mask"]}
-            pooled = self._pooling(features)["sentence_embedding"]
-            if self._normalise:
-                pooled = torch.nn.functional.normalize(pooled, dim=-1)
-        vectors: Vectors = pooled.cpu().numpy()
-        return vectors
+        mask = {"attention_mask": features["attention_mask"]}
+        read = features if self._needs_mask else {"input_ids": features["input_ids"]}
+        states = self._network(**read).last_hidden_state.float()
+        pooled: Tensor = self._pooling({"token_embeddings": states, **mask})["sentence_embedding"]
+        return pooled
 
 
 def looks_back(network: Any) -> bool:

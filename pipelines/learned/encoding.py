@@ -1,4 +1,5 @@
-"""Encoding a corpus by a model, in blocks on disk, so that a killed process loses one block.
+"""Encoding a corpus by a model, in blocks on disk, so that a killed process loses the block that
+it computes and the one that it writes.
 
     manifest.json      encoder and corpus; with the counts once all blocks are there
     000000/ids.json    unit ids in the order of the corpus, a hash of the units, and the number of
@@ -9,7 +10,7 @@
 A row is a token's vector, a unit's only vector, or a (term, weight) pair. A shard of a corpus has
 the folder <index>.encoding-2-of-4. Merging restores the order of the
 corpus, so that the index is that of a single process, but for the rounding of batches. Of an
-`Encoder`, `model`, `fingerprint` and `encode` are used.
+`Encoder`, `model`, `fingerprint`, `tokenize` and `encode_tokens` are used.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import json
 import shutil
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain, islice, pairwise
+from functools import partial
+from itertools import chain, count, islice, pairwise
 from operator import length_hint
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,32 +122,52 @@ def encode_corpus(
     check_int("block_units", block_units)
     own = {"encoder": encoder.fingerprint, "corpus_fingerprint": corpus_fingerprint}
     if not folder.is_dir():
-        encoder.encode([""])
+        encoder.encode_tokens(encoder.tokenize([""]))
     _check_folder(folder, own)
     write_json(folder / MANIFEST, {**_FORMAT, **own})
-    rest, heads = iter(units), list[_Head]()
+    heads: list[_Head | Future[_Head]] = []
     encoded, seconds = 0, 1e-9
-    with progress_bar() as progress:
+    # While a block is computed, one thread tokenizes the next and another writes the last.
+    with (
+        ThreadPoolExecutor(1) as tokenizing,
+        ThreadPoolExecutor(1) as writing,
+        progress_bar() as progress,
+    ):
         description = f"encoding with {encoder.model}"
         task = progress.add_task(description, total=total or length_hint(units) or None, note="")
-        while True:
-            head = _finished(folder, len(heads))
-            sizes = (head.units, None) if head else (block_units, block_characters)
-            part = _taken(rest, *sizes)
-            if not part:
-                break
-            digest, start = _digest(part), time.perf_counter()
-            if not head or head.digest != digest:
-                head = _encode(part, encoder, folder, len(heads), digest)
-                encoded, seconds = encoded + len(part), seconds + time.perf_counter() - start
+        tokenize = partial(tokenizing.submit, encoder.tokenize)
+        parts = _parts(iter(units), folder, block_units, block_characters, tokenize)
+
+        def finish(part: _Part) -> None:
+            nonlocal encoded, seconds
+            head: _Head | Future[_Head] | None = part.head
+            start = time.perf_counter()
+            if head is None:
+                arrays = encoder.encode_tokens(part.tokens.result())
+                if heads and isinstance(heads[-1], Future):
+                    heads[-1].result()  # Memory holds one block that is not written.
+                path = _block_path(folder, len(heads))
+                head = writing.submit(_write, part, arrays, encoder.model, path)
+                encoded, seconds = encoded + len(part.units), seconds + time.perf_counter() - start
             heads.append(head)
-            progress.update(task, advance=len(part), note=f"{encoded / seconds:,.0f} units/s")
+            progress.update(task, advance=len(part.units), note=f"{encoded / seconds:,.0f} units/s")
+
+        part = next(parts, None)
+        while part:
+            try:
+                following = next(parts, None)
+            except Exception:
+                finish(part)
+                raise
+            finish(part)
+            part = following
+        written = [head.result() if isinstance(head, Future) else head for head in heads]
     for path in folder.iterdir():
-        if path.name.isdecimal() and int(path.name) >= len(heads):
+        if path.name.isdecimal() and int(path.name) >= len(written):
             shutil.rmtree(path)  # of a longer corpus
     counted = ("units", "rows", "empty")
-    counts = {name: sum(getattr(head, name) for head in heads) for name in counted}
-    write_json(folder / MANIFEST, {**_FORMAT, **own, "counts": {**counts, "blocks": len(heads)}})
+    counts = {name: sum(getattr(head, name) for head in written) for name in counted}
+    write_json(folder / MANIFEST, {**_FORMAT, **own, "counts": {**counts, "blocks": len(written)}})
     return Blocks(folder)
 
 
@@ -323,14 +346,44 @@ def _digest(units: Sequence[Unit]) -> str:
     return digest.hexdigest()
 
 
-def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, digest: str) -> _Head:
-    """Encode and write one block."""
-    arrays = encoder.encode([unit.contents for unit in units])
+class _Part(NamedTuple):
+    """The units of a block, and either the head of the block that is there, or `tokens`, which are
+    still read."""
+
+    units: list[Unit]
+    digest: str
+    head: _Head | None
+    tokens: Any = None
+
+
+def _parts(
+    units: Iterator[Unit],
+    folder: Path,
+    block_units: int,
+    block_characters: int,
+    tokenize: Callable[[list[str]], Any],
+) -> Iterator[_Part]:
+    for number in count():
+        head = _finished(folder, number)
+        sizes = (head.units, None) if head else (block_units, block_characters)
+        part = _taken(units, *sizes)
+        if not part:
+            return
+        digest = _digest(part)
+        if head and head.digest == digest:
+            yield _Part(part, digest, head)
+        else:
+            yield _Part(part, digest, None, tokenize([unit.contents for unit in part]))
+
+
+def _write(part: _Part, arrays: list[NDArray[Any]], model: str, path: Path) -> _Head:
+    """Write a block of the arrays of its units."""
+    units = part.units
     for unit, rows in zip(units, arrays, strict=True):
         values = rows["weight"] if rows.dtype == SPARSE else rows
         if not np.isfinite(values).all():
             raise InputError(
-                f"{encoder.model} encodes unit '{unit.unit_id}' to values that are not finite",
+                f"{model} encodes unit '{unit.unit_id}' to values that are not finite",
                 do="set dtype=float32",
             )
     if arrays[0].ndim == 1 and arrays[0].dtype != SPARSE:
@@ -338,8 +391,8 @@ def _encode(units: Sequence[Unit], encoder: Any, folder: Path, number: int, dige
     values = np.concatenate(arrays)
     offsets = np.concatenate([[0], np.cumsum(list(map(len, arrays)))]).astype(np.int64)
     empty = sum(not unit.contents.strip() for unit in units)
-    head = _Head(digest, len(units), len(values), empty)
-    with atomic_folder(_block_path(folder, number), replace=True) as unfinished:
+    head = _Head(part.digest, len(units), len(values), empty)
+    with atomic_folder(path, replace=True) as unfinished:
         np.save(unfinished / _VALUES, values)
         np.save(unfinished / _OFFSETS, offsets)
         content = {**head._asdict(), "unit_ids": [unit.unit_id for unit in units]}

@@ -9,15 +9,22 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 import pandas as pd
 import pyterrier as pt
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from soundingline.pipelines.device import Placement, in_batches
+from soundingline.pipelines.device import (
+    Placement,
+    TokenizedTexts,
+    in_batches,
+    padded_width,
+    within_memory,
+)
 from soundingline.pipelines.index_folder import Documents, Shard, as_units, check_target
 from soundingline.pipelines.learned.encoding import (
     BLOCK_CHARACTERS,
@@ -31,7 +38,13 @@ from soundingline.pipelines.retrieve import Retriever, checked_texts
 from soundingline.pipelines.stage import ByArguments, Collection, LazyValues, Stage, shared
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, Runtime, check_int
+from soundingline.toolkit.optional import import_optional
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The names of sentence-transformers.
+_PROMPTS = {"query": ["query"], "document": ["document", "passage", "corpus"]}
 FEWEST = 8
 """Tokens of the smallest `max_length`: markers and prefixes leave room for a text."""
 
@@ -91,28 +104,47 @@ class Encoder(Stage):
     def fingerprint_with(self, **of_index: Any) -> str:
         """The same with arguments of an index of what is encoded."""
 
-    @abstractmethod
-    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[Any], list[int]]:
-        """What `encode_batch` takes for each text, and how many tokens of it the model reads,
-        special ones included."""
+    def tokenize(self, texts: Sequence[str], role: str = "document") -> TokenizedTexts:
+        """One text or more as the network reads them in a role, `document` or `query`, by one call
+        of the tokenizer. Another thread may encode meanwhile."""
+        with self._tokenizing:
+            return self.tokens_of(texts, role)
 
     @abstractmethod
-    def encode_batch(self, items: Sequence[Any]) -> list[NDArray[Any]]:
-        """The array of each text of one batch, all of one type, in which they are stored:
-        [dimensions] of a single-vector model, [tokens, dimensions] of a multi-vector model, [terms]
-        of `SPARSE` by ascending term for a learned sparse model."""
+    def tokens_of(self, texts: Sequence[str], role: str) -> TokenizedTexts:
+        """The same of texts without lone surrogates, for one thread at a time."""
 
     @abstractmethod
+    def encode_batch(self, features: Mapping[str, Any], role: str) -> tuple[Tensor, ...]:
+        """What the network gives for a batch of `TokenizedTexts`, on its device."""
+
+    @abstractmethod
+    def read_batch(self, tensors: tuple[Tensor, ...]) -> list[NDArray[Any]]:
+        """The array of each text of what `encode_batch` has returned, all of one type, in which
+        they are stored: [dimensions] of a single-vector model, [tokens, dimensions] of a
+        multi-vector model, [terms] of `SPARSE` by ascending term for a learned sparse model."""
+
+    def encode(self, texts: Sequence[str], role: str = "document") -> list[NDArray[Any]]:
+        """The array of each text; see `read_batch`."""
+        return self.encode_tokens(self.tokenize(texts, role), role) if texts else []
+
+    def encode_tokens(self, tokens: TokenizedTexts, role: str = "document") -> list[NDArray[Any]]:
+        """The same of texts that `tokenize` has read, in batches of similar length."""
+        device, size = self.placement.device, self.placement.batch_tokens
+
+        def compute(rows: list[int]) -> tuple[Tensor, ...]:
+            with self._computing, fits(), import_optional("torch").inference_mode():
+                return self.encode_batch(tokens.batch(rows, device), role)
+
+        fits = partial(within_memory, device, f"a batch of '{self.model}'")
+        with fits():
+            rows = range(len(tokens.lengths))
+            return in_batches(compute, rows, tokens.lengths, size, self.read_batch)
+
     def encode_queries(self, texts: Sequence[str]) -> Sequence[Any]:
         """Each query: float32 [dimensions], of a multi-vector model [tokens, dimensions], of a
         learned sparse model a dict of terms to weights."""
-
-    def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        """The array of each text, computed in batches of similar length; see `encode_batch`."""
-        if not texts:
-            return []
-        items, lengths = self.tokenize(texts)
-        return in_batches(self.encode_batch, items, lengths, self.placement.batch_tokens)
+        return self.encode(texts, "query")
 
     def encode_documents(self, texts: Sequence[str]) -> Sequence[Any]:
         """Each text as a value of `document_column`."""
@@ -142,6 +174,12 @@ class Encoder(Stage):
     @property
     @shared
     def _computing(self) -> threading.Lock:
+        return threading.Lock()
+
+    @property
+    @shared
+    def _tokenizing(self) -> threading.Lock:
+        # A tokenizer keeps the length and the padding of its last call.
         return threading.Lock()
 
 
@@ -321,6 +359,37 @@ def retriever_of(
     hints = (get_type_hints(part, include_extras=True) for part in taken)
     described.__annotations__ = {name: hint for each in hints for name, hint in each.items()}
     return make
+
+
+def tokenized(
+    model: Any,
+    texts: Sequence[str],
+    role: str,
+    device: Any,
+    *,
+    prefix: str | None = None,
+    limit: int | None = None,
+) -> TokenizedTexts:
+    """Texts in a role as a model of sentence-transformers reads them.
+
+    Args:
+        prefix: What is put in front of each text. The default is the model's prompt of the role.
+        limit: Tokens of a text, special ones included. The default is the model's.
+    """
+    if prefix is None:
+        names = [name for name in _PROMPTS[role] if name in model.prompts]
+        prefix = model.prompts.get(names[0] if names else model.default_prompt_name)
+    settings: dict[str, Any] = {"max_length": limit} if limit else {}
+    expanded = role == "query" and getattr(model[0], "query_expansion", None)
+    if not expanded:
+        settings["pad_to_multiple_of"] = padded_width(1, device.type)
+    features = model.preprocess(
+        texts, prompt=prefix, task=role, processing_kwargs={"text": settings}
+    )
+    mask = features["attention_mask"]
+    # What a query is filled up with is read, whatever its mask says.
+    lengths = [mask.shape[1]] * len(mask) if expanded else mask.sum(1).tolist()
+    return TokenizedTexts(features, lengths, model.tokenizer.padding_side == "left")
 
 
 def continue_in_float32(model: Any) -> None:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from soundingline.pipelines.checkpoint import BODY, Checkpoint, CheckpointKind, own_length
-from soundingline.pipelines.device import in_batches, pack_linear_layers, padded, within_memory
+from soundingline.pipelines.device import TokenizedTexts, pack_linear_layers, pad_rows
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import field_text, read_manifest
 from soundingline.pipelines.learned.encoding import SPARSE, Block, Blocks
@@ -29,6 +29,7 @@ from soundingline.pipelines.learned.retriever import (
     LearnedEngine,
     continue_in_float32,
     retriever_of,
+    tokenized,
 )
 from soundingline.pipelines.lexical.bm25 import BLOCK, first_at
 from soundingline.pipelines.lexical.build import MB, TermNumbers, index_folder
@@ -38,9 +39,6 @@ from soundingline.pipelines.lexical.storage import (
     TERMS,
     UNITS,
     StringWriter,
-    check_postings,
-    check_table,
-    load_postings,
     map_bytes,
 )
 from soundingline.pipelines.retrieve import Retriever
@@ -49,6 +47,9 @@ from soundingline.toolkit.errors import InputError, check_int, check_number, che
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.jit import compiled
 from soundingline.toolkit.optional import import_optional
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _QUERIES = 4096  # whose weights are in memory
 KIND = "impacts"
@@ -92,7 +93,7 @@ class ImpactIndex(InvertedIndex):
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
-        super().__init__(path, read_manifest(path, KIND, corpus_fingerprint, _check_files))
+        super().__init__(path, read_manifest(path, KIND, corpus_fingerprint))
         self.scale: float | None = self.manifest["scale"]
         self._numbers = {term: number for number, term in enumerate(self.vocabulary)}
 
@@ -200,15 +201,6 @@ class ImpactIndex(InvertedIndex):
         pairs = np.array(known, dtype=[("term", np.int64), ("weight", np.float32)])
         terms, weights = pairs["term"].copy(), pairs["weight"].copy()
         return terms, partial(_add_impacts, *self._postings, terms, weights)
-
-
-def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """`ValueError` for an index whose files do not fit together."""
-    counts = manifest["counts"]
-    documents, terms = counts["documents"], counts["terms"]
-    check_postings(load_postings(folder, manifest), documents, terms, counts["postings"])
-    check_table(folder / UNITS, documents)
-    check_table(folder / TERMS, terms)
 
 
 def _read_impacts(blocks: Iterable[Block], scale: float | None) -> Iterator[DocumentPostings]:
@@ -395,10 +387,8 @@ class SparseEncoder(Encoder):
     def check_queries_of(self, vocabulary: Iterable[str]) -> None:
         """`InputError` if the queries have another vocabulary than an index."""
 
-    def tokenize(self, texts: Sequence[str]) -> tuple[Sequence[str], list[int]]:
-        with self._computing:
-            coded = self.tokenizer(list(texts), truncation=True, max_length=self._limit)
-        return texts, list(map(len, coded["input_ids"]))
+    def read_batch(self, tensors: tuple[Tensor, ...]) -> list[NDArray[Any]]:
+        return sparse_rows(tensors[0])
 
     def encode_queries(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """Weights by term of each query. The newest queries are encoded once."""
@@ -503,27 +493,21 @@ class Splade(SparseEncoder):
         """Loads the model."""
         return self._network.tokenizer
 
-    def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
-        """The terms of weight above 0 of each text of one batch, ascending: arrays of `SPARSE`."""
-        return self._run("encode_document", items)
+    def tokens_of(self, texts: Sequence[str], role: str) -> TokenizedTexts:
+        return tokenized(self._network, texts, role, self.placement.device)
+
+    def encode_batch(self, features: Mapping[str, Any], role: str) -> tuple[Tensor, ...]:
+        """The weights of a batch: float32 [texts, terms]."""
+        most = self._network.max_active_dims
+        kept = {} if most is None else {"max_active_dims": most}
+        weights = self._network(features, task=role, **kept)["sentence_embedding"]
+        select = import_optional("sentence_transformers.util").select_max_active_dims
+        return (select(weights, most),)
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         if self.query_model:
             return self._of_queries.encode_queries(texts)
-        items, lengths = self.tokenize(texts)
-        encode = partial(self._run, "encode_query")
-        return self._by_term(in_batches(encode, items, lengths, self.placement.batch_tokens))
-
-    def _run(self, method: str, texts: Sequence[str]) -> list[NDArray[Any]]:
-        what = f"SPLADE of {len(texts)} texts at once"
-        with self._computing, within_memory(self.placement.device, what):
-            weights = getattr(self._network, method)(
-                list(texts),
-                batch_size=len(texts),
-                show_progress_bar=False,
-                convert_to_sparse_tensor=False,
-            )
-            return sparse_rows(weights)
+        return self._by_term(self.encode(texts, "query"))
 
     @property
     @shared
@@ -606,7 +590,7 @@ class Sparta(SparseEncoder):
 
     def query_weights(self, texts: Sequence[str]) -> list[dict[str, float]]:
         """The weight of a token is how often the query has it; no model is needed."""
-        with self._computing:
+        with self._tokenizing:
             coded = self.tokenizer(list(texts), add_special_tokens=False, verbose=False)
         terms = self.vocabulary
         return [
@@ -614,26 +598,27 @@ class Sparta(SparseEncoder):
             for tokens in coded["input_ids"]
         ]
 
-    def encode_batch(self, items: Sequence[str]) -> list[NDArray[Any]]:
-        """The terms of weight above 0 of each text of one batch, ascending: arrays of `SPARSE`."""
-        torch, device = import_optional("torch"), self.placement.device
-        what = f"SPARTA of {len(items)} texts at once"
-        with self._computing, within_memory(device, what), torch.inference_mode():
-            coded = self.tokenizer(list(items), truncation=True, max_length=self._limit)
-            batch = padded(coded["input_ids"], self.tokenizer.pad_token_id, device)
-            states = self._network(**batch).last_hidden_state
-            # One text at a time: [tokens, vocabulary] is the largest array.
-            weights = torch.stack(
-                [
-                    (text[mask.bool()] @ self._embeddings.T).amax(dim=0)
-                    for text, mask in zip(states, batch["attention_mask"], strict=True)
-                ]
-            )
-            weights = weights.float().relu().log1p()
-            if self.terms < weights.shape[1]:
-                best, terms = weights.topk(self.terms, dim=1)
-                weights = torch.zeros_like(weights).scatter_(1, terms, best)
-            return sparse_rows(weights)
+    def tokens_of(self, texts: Sequence[str], role: str) -> TokenizedTexts:
+        coded = self.tokenizer(texts, truncation=True, max_length=self._limit)["input_ids"]
+        features = pad_rows(coded, self.tokenizer.pad_token_id, self.placement.device.type)
+        return TokenizedTexts(features, list(map(len, coded)))
+
+    def encode_batch(self, features: Mapping[str, Any], role: str) -> tuple[Tensor, ...]:
+        """The weights of a batch of documents: float32 [texts, terms]."""
+        torch = import_optional("torch")
+        states = self._network(**features).last_hidden_state
+        # One text at a time: [tokens, vocabulary] is the largest array.
+        weights = torch.stack(
+            [
+                (text[mask.bool()] @ self._embeddings.T).amax(dim=0)
+                for text, mask in zip(states, features["attention_mask"], strict=True)
+            ]
+        )
+        weights = weights.float().relu().log1p()
+        if self.terms < weights.shape[1]:
+            best, terms = weights.topk(self.terms, dim=1)
+            weights = torch.zeros_like(weights).scatter_(1, terms, best)
+        return (weights,)
 
     @property
     @shared

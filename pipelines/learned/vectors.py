@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +31,13 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from soundingline.pipelines.device import check_memory, choose_device, free_disk, gigabytes
+from soundingline.pipelines.device import (
+    choose_device,
+    free_bytes,
+    free_disk,
+    gigabytes,
+    within_memory,
+)
 from soundingline.pipelines.engines.engine import RankedList, ranked_lists
 from soundingline.pipelines.index_folder import (
     REBUILD,
@@ -48,25 +54,23 @@ from soundingline.pipelines.lexical.storage import (
     Docnos,
     StringTable,
     StringWriter,
-    check_offsets,
-    check_table,
 )
 from soundingline.pipelines.retrieve import Retriever
 from soundingline.pipelines.stage import LazyValues, shared
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, Runtime, check_int
+from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import check_optional, import_optional
 
 Vectors = NDArray[Any]
-Search = Callable[[Sequence[Vectors], int], "list[BestDocuments]"]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
 _PACKAGES = ("torch", "transformers", "sentence-transformers")
 _KINDS = ("dense", "colbert")
 _SAMPLE = 1024  # units whose tokens are counted to estimate those of all
-_PRODUCTS = 1 << 24  # float32 dot products of tokens held at once
-_SCORES = 1 << 26  # float32 scores of documents held at once
+_SCORES = 1 << 26  # float32 scores held at once; on a device four times as many, with products
+_BLOCK_ROWS = 1 << 18  # vectors that a device multiplies at once
+_LARGEST_HALF = 1 << 15
 _ROWS = 1 << 13  # vectors of documents that a thread scores at once
 _TILE = 128  # of which the processor's cache holds so many
 
@@ -97,10 +101,7 @@ class VectorEncoder(Encoder):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class VectorEngine(LearnedEngine):
-    """Builds and opens a `VectorIndex` of what an encoder encodes.
-
-    Args:
-        compute: See `VectorIndex`. It does not change the index.
+    """Builds and opens a `VectorIndex` of what an encoder encodes; its device searches it too.
 
     Example:
         >>> engine = VectorEngine(Dense("intfloat/e5-base-v2"))
@@ -109,10 +110,6 @@ class VectorEngine(LearnedEngine):
     """
 
     encoder: VectorEncoder = field(kw_only=False)
-    compute: Runtime[str] = "numpy"
-
-    def __post_init__(self) -> None:
-        _check_compute(self.compute)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -152,13 +149,9 @@ class VectorEngine(LearnedEngine):
             np.save(folder / _OFFSETS, np.concatenate(offsets))
         return int(values.shape[1])
 
-    @property
-    def search_settings(self) -> dict[str, Any]:
-        """The arguments of `VectorIndex` that say how it is searched."""
-        return {"compute": self.compute, "device": self.encoder.device}
-
     def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
-        index = VectorIndex(path, corpus_fingerprint=corpus_fingerprint, **self.search_settings)
+        device = self.encoder.device
+        index = VectorIndex(path, corpus_fingerprint=corpus_fingerprint, device=device)
         if index.manifest["encoder"] != self.fingerprint:
             made = index.manifest
             raise InputError(
@@ -190,14 +183,9 @@ class MultiVectorEngine(VectorEngine):
     probes: int = 32
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.compression not in ("none", "ivf_pq"):
             raise InputError(f"compression={self.compression!r}", valid="none, ivf_pq")
         check_int("probes", self.probes)
-        if self._changed and self.compute != "numpy":
-            raise InputError(
-                f"compression=ivf_pq with compute={self.compute}", valid="compute=numpy"
-            )
 
     @property
     def _changed(self) -> dict[str, str]:
@@ -215,9 +203,10 @@ class MultiVectorEngine(VectorEngine):
     def settings(self) -> Mapping[str, Any]:
         return {**super().settings, **self._changed}
 
-    @property
-    def search_settings(self) -> dict[str, Any]:
-        return {**super().search_settings, "probes": self.probes}
+    def open(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> VectorIndex:
+        index = super().open(path, corpus_fingerprint=corpus_fingerprint)
+        index.probes = self.probes
+        return index
 
     def write_vectors(self, blocks: Blocks, folder: Path) -> int:
         write = write_compressed if self._changed else super().write_vectors
@@ -235,7 +224,7 @@ class MultiVectorEngine(VectorEngine):
         sample = [unit.contents for number, unit in enumerate(units) if number % step == 0]
         if not sample:
             return
-        tokens = sum(self.encoder.tokenize(sample)[1]) / len(sample) * total
+        tokens = sum(self.encoder.tokenize(sample).lengths) / len(sample) * total
         (vectors,) = self.encoder.encode([""])
         token_bytes = vectors.shape[1] * vectors.itemsize
         free = _free_bytes(path)
@@ -266,16 +255,15 @@ def _free_bytes(path: Path) -> int:
 
 class VectorIndex(OpenedIndex, IndexArtifact):
     """An index of vectors, one or many a unit. `docnos`: unit ids; `documents`: their vectors,
-    mapped from disk. Equal if folder, corpus and way of searching are.
+    mapped from disk. Equal if folder and corpus are.
 
     It ranks by the column `query_vec`, which an encoder adds: `encoder >> index.retriever()`.
 
     Args:
         path: The folder of the index.
         corpus_fingerprint: Of the corpus that it must be of; None for any.
-        compute: `numpy` (the vectors stay on disk and in the page cache) or `torch` (on `device`,
-            in its memory).
-        device: See `soundingline.pipelines.device.choose_device`.
+        device: Where exact search computes, as `soundingline.pipelines.device.choose_device` says.
+            On `cpu` the vectors stay on disk and in the page cache.
         probes: Clusters of a compressed index that are visited for each token of a query. More of
             them find more of the exact ranking and take longer.
 
@@ -292,15 +280,13 @@ class VectorIndex(OpenedIndex, IndexArtifact):
         path: str | Path,
         *,
         corpus_fingerprint: str | None = None,
-        compute: str = "numpy",
-        device: str | None = None,
+        device: str | None = "cpu",
         probes: int = 32,
     ) -> None:
-        _check_compute(compute)
         path = Path(path)
         kind = next((kind for kind in _KINDS if is_index(path, kind)), _KINDS[0])
-        super().__init__(path, read_manifest(path, kind, corpus_fingerprint, _check_vectors))
-        self.compute, self.device, self.probes = compute, device, probes
+        super().__init__(path, read_manifest(path, kind, corpus_fingerprint))
+        self.device, self.probes = device, probes
         self.docnos = Docnos(StringTable(path / _UNITS))
         self.documents = _read_vectors(path)
         self._shared = LazyValues()
@@ -313,7 +299,7 @@ class VectorIndex(OpenedIndex, IndexArtifact):
         return type(self).__name__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        settings: Any = {"compute": self.compute, "device": self.device, "probes": self.probes}
+        settings: Any = {"device": self.device, "probes": self.probes}
         return partial(VectorIndex, **settings), (self.path,)
 
     def retriever(self, depth: int = 1000) -> Retriever:
@@ -353,35 +339,10 @@ class VectorIndex(OpenedIndex, IndexArtifact):
         # Made by the first search: a torch search takes the device's memory.
         if is_compressed(self.path):
             return CompressedSearch(self.path, self.documents, self.probes)
-        if self.compute == "torch":
-            return TorchSearch(self.documents, choose_device(self.device))
+        # Only a choice imports torch.
+        if self.device != "cpu" and (device := choose_device(self.device)).type != "cpu":
+            return TorchSearch(self.documents, device)
         return NumpySearch(self.documents)
-
-    @property
-    def _identity(self) -> tuple[str, ...]:
-        return *super()._identity, self.compute
-
-
-def _check_compute(compute: str) -> None:
-    if compute not in ("numpy", "torch"):
-        raise InputError(f"compute={compute!r}", valid="numpy, torch")
-
-
-def _check_vectors(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """`ValueError` for files that do not fit together."""
-    units, rows = manifest["counts"]["units"], manifest["counts"]["rows"]
-    dimensions = manifest["dimensions"]
-    check_table(folder / _UNITS, units)
-    if is_compressed(folder):
-        check_compressed(folder, units, rows, dimensions)
-        return
-    vectors = load_array(folder / _VECTORS, mapped=True)
-    if vectors.shape != (rows, dimensions):
-        raise ValueError(f"{_VECTORS} has the shape {list(vectors.shape)}")
-    if (folder / _OFFSETS).exists():
-        check_rows(load_array(folder / _OFFSETS), units, rows)
-    elif rows != units:
-        raise ValueError(f"there are {rows} vectors of {units} units and no {_OFFSETS}")
 
 
 def _read_vectors(folder: Path) -> DocumentVectors:
@@ -390,13 +351,6 @@ def _read_vectors(folder: Path) -> DocumentVectors:
         return read_compressed(folder)
     offsets = load_array(folder / _OFFSETS) if (folder / _OFFSETS).exists() else None
     return DocumentVectors(np.asarray(load_array(folder / _VECTORS, mapped=True)), offsets)
-
-
-def check_rows(offsets: NDArray[np.int64], units: int, rows: int) -> None:
-    """`ValueError` for offsets that do not give each unit a row of its own."""
-    check_offsets(offsets, rows, _OFFSETS)
-    if len(offsets) != units + 1 or not np.diff(offsets).all():
-        raise ValueError(f"{_OFFSETS} does not give each unit a vector")
 
 
 @dataclass(frozen=True)
@@ -459,36 +413,76 @@ class NumpySearch:
 
 
 class TorchSearch:
-    """The same rankings and scores. A device that holds all vectors, in the type in which they are
-    stored, multiplies matrices in float32 to find the documents whose scores `maxsim` computes.
-    `InputError` if the vectors do not fit into the device's memory."""
+    """The same rankings and scores. A device multiplies matrices to find the documents whose scores
+    `maxsim` computes, in the type in which vectors are stored and with sums in float32.
+
+    Documents of similar length are a block, in which each is filled up by its last vector: another
+    time the same vector changes no maximum. The device holds all blocks if they take three quarters
+    of its free memory at most; otherwise each search copies them one by one.
+    """
 
     def __init__(self, documents: DocumentVectors, device: Any) -> None:
         torch = import_optional("torch")
-        rows, dimensions = documents.vectors.shape
-        what = f"an index of {rows} vectors in {dimensions} dimensions"
-        check_memory(documents.vectors.nbytes, device, what)
-        self._documents = documents
-        # Copied also on the CPU: torch would otherwise hold a writable view of a read-only file.
-        self._vectors = torch.tensor(documents.vectors, device=device)
-        norms = torch.linalg.vector_norm(self._vectors, dim=1, dtype=torch.float32)
-        self._longest = float(norms.max())
-        if documents.offsets is not None:
-            self._lengths = torch.tensor(np.diff(documents.offsets), device=device)
+        self._documents, self._device = documents, device
+        self._offsets = documents.bounds(None)
+        self._lengths = np.diff(self._offsets)
+        row_bytes = documents.vectors.shape[1] * documents.vectors.itemsize
+        free = free_bytes(device)
+        # A block is a part of the memory that leaves room for products.
+        self._blocks = list(self._by_length(max(1, min(_BLOCK_ROWS, free // 16 // row_bytes))))
+        self._numbers = [torch.from_numpy(block).to(device) for block in self._blocks]
+        rows = sum(len(block) * int(self._lengths[block[-1]]) for block in self._blocks)
+        holds = 4 * rows * row_bytes <= 3 * free
+        self._held: list[Any] = []
+        self._longest = 0.0
+        for block in self._blocks:
+            vectors = self._load(block)
+            lengths = torch.linalg.vector_norm(vectors, dim=2, dtype=torch.float32)
+            self._longest = max(self._longest, float(lengths.max()))
+            if holds:
+                self._held.append(vectors)
         self._computing = threading.Lock()  # one set of products at a time in the device's memory
+
+    def _by_length(self, rows: int) -> Iterator[NDArray[np.int64]]:
+        """The numbers of the documents by length, as many as have at most `rows` vectors when they
+        are filled up, one at least."""
+        order = np.argsort(self._lengths, kind="stable")
+        while len(order):
+            filled = self._lengths[order[:rows]] * np.arange(1, len(order[:rows]) + 1)
+            size = max(1, int(np.searchsorted(filled, rows, side="right")))
+            yield order[:size]
+            order = order[size:]
+
+    def _load(self, numbers: NDArray[np.int64]) -> Any:
+        """The vectors of a block's documents: [documents, longest, dimensions]."""
+        lengths = self._lengths[numbers][:, None]
+        rows = self._offsets[numbers][:, None] + np.minimum(np.arange(lengths[-1, 0]), lengths - 1)
+        return import_optional("torch").from_numpy(self._documents.vectors[rows]).to(self._device)
 
     def __call__(self, queries: Sequence[Vectors], depth: int) -> list[BestDocuments]:
         rankings = []
-        with self._computing, import_optional("torch").inference_mode():
-            for part in _parts(queries, len(self._documents)):
-                rankings += self._best_of(part, depth)
+        longest = max((len(np.atleast_2d(query)) for query in queries), default=1)
+        do = "set device=cpu, with which the vectors stay on disk"
+        with (
+            self._computing,
+            import_optional("torch").inference_mode(),
+            within_memory(self._device, f"a search of {len(self._documents)} documents", do),
+        ):
+            for part in _parts(queries, (len(self._documents) + _BLOCK_ROWS * longest) // 4):
+                rankings += self._best_of(part, min(depth, len(self._documents)))
         return rankings
 
     def _best_of(self, queries: Sequence[Vectors], depth: int) -> list[BestDocuments]:
-        approximate = self._scores(queries)
-        least = approximate.topk(min(depth, len(self._documents)), dim=1).values[:, -1]
-        least -= least.new_tensor([self._margin(query) for query in queries])
-        candidates = [row.nonzero()[:, 0].cpu().numpy() for row in approximate >= least[:, None]]
+        norms = [np.linalg.norm(np.atleast_2d(query), axis=1) for query in queries]
+        # Beyond, a product in half precision may be infinite.
+        half = self._documents.vectors.dtype == np.float16
+        half = half and max(map(np.max, norms)) * self._longest < _LARGEST_HALF
+        approximate = self._scores(queries, half)
+        least = approximate.topk(depth, dim=1).values[:, -1:]
+        least -= least.new_tensor([[self._margin(each, half)] for each in norms])
+        found = (approximate >= least).nonzero().cpu().numpy()
+        ends = np.searchsorted(found[:, 0], np.arange(1, len(queries)))
+        candidates = np.split(found[:, 1], ends)
 
         def best(query: Vectors, numbers: NDArray[np.int64]) -> BestDocuments:
             return select_best(numbers, maxsim([query], self._documents, numbers)[0], depth)
@@ -496,29 +490,33 @@ class TorchSearch:
         with ThreadPoolExecutor(cores()) as pool:
             return list(pool.map(best, queries, candidates))
 
-    def _margin(self, query: Vectors) -> float:
-        """What two scores of a document can differ by, twice: a sum of n float32 products is within
-        n x 2^-24 times the lengths of the two vectors, in any order (Higham, Accuracy and Stability
-        of Numerical Algorithms, 3.1)."""
-        tokens = np.atleast_2d(query)
-        lengths = float(np.linalg.norm(tokens, axis=1).sum()) * self._longest
-        return 4 * sum(tokens.shape) * 2**-24 * lengths
+    def _margin(self, norms: NDArray[np.float32], half: bool) -> float:
+        """What two scores of a document can differ by, twice, for a query whose tokens have vectors
+        of these lengths. A sum of n float32 products is within n x 2^-24 times the lengths of the
+        two vectors, in any order (Higham, Accuracy and Stability of Numerical Algorithms, 3.1). In
+        half precision a query, a product and its parts are each rounded, within 2^-11 times these
+        lengths, or within 2^-25 where they are close to 0."""
+        dimensions = self._documents.vectors.shape[1]
+        rounding = 2 * (len(norms) + dimensions) * 2**-24 + (3 * 2**-11 if half else 0)
+        margin = 2 * rounding * float(norms.sum()) * self._longest
+        small = 2**-25 * (2 + math.sqrt(dimensions) * self._longest)
+        return margin + (2 * len(norms) * small if half else 0)
 
-    def _scores(self, queries: Sequence[Vectors]) -> Any:
-        torch, offsets = import_optional("torch"), self._documents.offsets
-        tokens = torch.tensor(np.vstack(queries), dtype=torch.float32, device=self._vectors.device)
-        if offsets is None:
-            return tokens @ self._vectors.T
-        lengths = [len(query) for query in queries]
-        blocks = []
-        for first, last in _blocks(offsets, _PRODUCTS // max(1, len(tokens))):
-            rows = self._vectors[offsets[first] : offsets[last]].float()
-            largest = torch.segment_reduce(
-                rows @ tokens.T, "max", lengths=self._lengths[first:last], axis=0
-            )
-            by_query = [part.sum(dim=1) for part in largest.split(lengths, dim=1)]
-            blocks.append(torch.stack(by_query))
-        return torch.cat(blocks, dim=1)
+    def _scores(self, queries: Sequence[Vectors], half: bool) -> Any:
+        """float32 [queries, documents]."""
+        torch = import_optional("torch")
+        dtype = torch.float16 if half else torch.float32
+        tokens = torch.tensor(np.vstack(queries), dtype=dtype, device=self._device)
+        sizes = [len(np.atleast_2d(query)) for query in queries]
+        owner = torch.tensor(np.repeat(np.arange(len(queries)), sizes), device=self._device)
+        scores = torch.zeros(len(self._documents), len(queries), device=self._device)
+        loaded = self._held or map(self._load, self._blocks)
+        for numbers, vectors in zip(self._numbers, loaded, strict=True):
+            products = vectors.flatten(0, 1).to(dtype) @ tokens.T
+            largest = products.view(*vectors.shape[:2], -1).amax(1).float()
+            own = largest.new_zeros(len(numbers), len(queries)).index_add_(1, owner, largest)
+            scores[numbers] = own
+        return scores.T
 
 
 def maxsim(
@@ -756,21 +754,6 @@ def read_compressed(folder: Path) -> DocumentVectors:
     """The vectors that `write_compressed` wrote; `InputError` if FAISS is not installed."""
     vectors: Any = CompressedVectors(folder)
     return DocumentVectors(vectors, load_array(folder / _OFFSETS))
-
-
-def check_compressed(folder: Path, units: int, rows: int, dimensions: int) -> None:
-    """`ValueError` for files that do not fit together."""
-    offsets, bounds = load_array(folder / _OFFSETS), load_array(folder / _BOUNDS)
-    postings = load_array(folder / _POSTINGS, mapped=True)
-    check_rows(offsets, units, rows)
-    check_offsets(bounds, len(postings), _BOUNDS)
-    vectors = CompressedVectors(folder)
-    if vectors.shape != (rows, dimensions) or len(vectors.lists) != rows:
-        raise ValueError(f"{_CODES} or {_LISTS} does not hold {rows} vectors")
-    if len(bounds) != vectors.codec.nlist + 1 or int(vectors.lists.max()) >= vectors.codec.nlist:
-        raise ValueError(f"{_CODEC} has {vectors.codec.nlist} lists, which do not fit the files")
-    if len(postings) and not 0 <= int(postings.min()) <= int(postings.max()) < units:
-        raise ValueError(f"{_POSTINGS} names documents that are not there")
 
 
 def is_compressed(folder: Path) -> bool:

@@ -72,11 +72,11 @@ class ColBERTReranker(NeuralScorer):
         for start in range(0, len(by_length), _TEXTS):
             self._batches.check_wanted()
             part = by_length[start : start + _TEXTS]
-            lengths = self.encoder.lengths(part)
-            truncated = sum(length > self.encoder.limit for length in lengths)
+            tokens = self.encoder.tokenize(part)
+            truncated = sum(bool(each.overflowing) for each in tokens.features.encodings)
             self.count.add(encoded=len(part), truncated=truncated)
-            for text, tokens in zip(part, self.encoder.encode(part), strict=True):
-                document = DocumentVectors(tokens, np.array([0, len(tokens)]))
+            for text, rows in zip(part, self.encoder.encode_tokens(tokens), strict=True):
+                document = DocumentVectors(rows, np.array([0, len(rows)]))
                 positions = positions_of[text]
                 of_text = maxsim([vectors[queries[index]] for index in positions], document)
                 for position, score in zip(positions, of_text[:, 0].tolist(), strict=True):

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
-from soundingline.pipelines.device import padded
+from soundingline.pipelines.device import moved, padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import split_into_windows
@@ -225,7 +225,7 @@ class RankLLaMA(NeuralScorer):
         # mask.
         ids = padded([each.ids for each in inputs], 0, device)["input_ids"]
         hidden = network.model(ids, use_cache=False).last_hidden_state
-        ends = torch.tensor([len(each.ids) - 1 for each in inputs], device=device)
+        ends = moved(torch.tensor([len(each.ids) - 1 for each in inputs]), device)
         last = hidden[torch.arange(len(inputs), device=device), ends]
         scores: Tensor = last.float() @ network.score.weight[0].float()
         return scores

@@ -320,7 +320,8 @@ class NeuralScorer(Scorer):
             **{name: sum(getattr(each, name) for each in inputs) for name in self.counted}
         )
         lengths = [len(each.ids) for each in inputs]
-        return in_batches(self._batch_scores, inputs, lengths, self.placement.batch_tokens)
+        size = self.placement.batch_tokens
+        return in_batches(self._batch_scores, inputs, lengths, size, lambda of: of[0].tolist())
 
     def windows(self, query: str, text: str) -> list[str]:
         """The text in parts that each fit and do not overlap, cut between words if possible; all
@@ -328,15 +329,14 @@ class NeuralScorer(Scorer):
         windows: list[str] = self._inputs.windows(Pair(query, text))
         return windows
 
-    def _batch_scores(self, inputs: Sequence[Any]) -> list[float]:
+    def _batch_scores(self, inputs: Sequence[Any]) -> "tuple[Tensor]":
         self._batches.check_wanted()
         network, tokens = self._network, sum(len(each.ids) for each in inputs)
         with (
             import_optional("torch").inference_mode(),
             within_memory(self.placement.device, f"a batch of {tokens} tokens"),
         ):
-            scores: list[float] = self._logits(network, inputs).tolist()
-        return scores
+            return (self._logits(network, inputs),)
 
     def _logits(self, network: Any, inputs: Sequence[Any]) -> "Tensor":
         """The scores of one batch, in float32: bfloat16 would round unlike documents to the same

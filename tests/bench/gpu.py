@@ -326,7 +326,7 @@ def _encoding(name, ours, exact, library, network, sizes=(16, 32, 64, 128), as_r
         return lambda drawn: [as_rows(each) for each in encoder.encode(_texts_of(drawn))]
 
     def tokens(drawn):
-        return ours.tokenize(_texts_of(drawn))[1]
+        return ours.tokenize(_texts_of(drawn)).lengths
 
     def of_library(drawn, size):
         found = library.encode_document(_texts_of(drawn), batch_size=size, show_progress_bar=False)
@@ -419,7 +419,7 @@ def _colbert_reranking(folder, place, tiny):
         return library.similarity_pairwise(queries, texts).float().cpu().numpy()
 
     def tokens(drawn):
-        return ours.encoder.tokenize(_texts_of(drawn))[1]
+        return ours.encoder.tokenize(_texts_of(drawn)).lengths
 
     operations = _operations(library.transformers_model)
     case = "ColBERT re-ranking", operations, tokens, _scored(ours), scored, _scored(exact)

@@ -204,7 +204,10 @@ class DrawnPassages:
 
     model, fingerprint = "drawn", f"drawn-{SEED}"
 
-    def encode(self, texts):
+    def tokenize(self, texts):
+        return texts
+
+    def encode_tokens(self, texts):
         chance, count = np.random.default_rng((SEED, int(texts[0] or 0) // BLOCK)), len(texts)
         popularity = np.cumsum(1 / (np.arange(1, VOCABULARY + 1) + 50.0))
         sizes = np.clip(chance.normal(206, 40, count), 20, None).astype(int)

@@ -703,7 +703,7 @@ def instances(tmp_path):
         "ColBERT": {"model": "some/model", "storage": "float32"},
         "Dense": {"model": "some/model", "pooling": "last"},
         "Interpolation": {"weights": [0.25, 0.75]},
-        "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"), compute="torch")},
+        "LearnedRetriever": {"engine": VectorEngine(Dense("some/model"))},
         "LinkExpansion": {"retriever": index.bm25() >> Doubled(), **graph},
         "MaxP": {"depth": 3},
         "Q2Q": {"cache": tmp_path / "cache", "max_output_tokens": 7},

@@ -235,20 +235,91 @@ def test_batches_that_do_not_fit_are_halved_and_the_rest_with_them(capsys):
         sizes.append(len(items) * max(items))
         if sizes[-1] > 100:
             raise OutOfMemory("no room")
-        return [item * 10 for item in items]
+        return (torch.tensor(items) * 10,)
 
     lengths = [3, 40, 9, 40, 12, 8, 7, 30, 21, 5]
-    assert in_batches(compute, lengths, lengths, 320) == [length * 10 for length in lengths]
+    found = in_batches(compute, lengths, lengths, 320, lambda tensors: tensors[0].tolist())
+    assert found == [length * 10 for length in lengths]
     # 320, then 160, then 80 tokens at most; what was computed is not computed again.
     assert sizes[:3] == [320, 160, 80] and max(sizes[2:]) <= 80
     assert sum(size <= 100 for size in sizes) == len(sizes) - 2
     assert "a batch of 8 texts did not fit" in capsys.readouterr().err
     with pytest.raises(OutOfMemory, match="no room"):
-        in_batches(compute, [3, 101], [3, 101], 320)
+        in_batches(compute, [3, 101], [3, 101], 320, list)
+
+
+@pytest.mark.parametrize(
+    ("place", "unread", "order"),
+    [
+        ("meta", 1 << 28, "ccccrrrr"),
+        ("meta", 23, "ccrrccrr"),
+        ("meta", 0, "crcrcrcr"),
+        ("cpu", 1 << 28, "crcrcrcr"),
+    ],
+)
+def test_what_a_gpu_computes_is_read_in_blocks(place, unread, order, monkeypatch):
+    """Batches of two float64 numbers, on a device that holds none."""
+    monkeypatch.setattr(device, "_UNREAD", unread)
+    steps = []
+
+    def compute(items):
+        steps.append("c")
+        return (torch.empty(len(items), dtype=torch.float64, device=place),)
+
+    def read(tensors):
+        steps.append("r")
+        return ["read"] * len(tensors[0])
+
+    assert in_batches(compute, range(8), [5] * 8, 10, read) == ["read"] * 8
+    assert "".join(steps) == order
+
+
+def test_batches_are_read_before_what_does_not_fit_is_tried_again():
+    """Which frees memory of the device."""
+    steps = []
+
+    def compute(items):
+        steps.append(len(items))
+        if steps == [1, 4]:
+            raise OutOfMemory("no room")
+        return (torch.empty(len(items), device="meta"),)
+
+    def read(tensors):
+        steps.append("read")
+        return [0] * len(tensors[0])
+
+    assert in_batches(compute, range(5), [40, 10, 10, 10, 10], 40, read) == [0] * 5
+    assert steps == [1, 4, "read", 2, 2, "read", "read"]
+
+
+def test_a_copy_to_a_gpu_waits_for_nothing(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: calls.append("pinned") or self)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *to, **how: calls.append((to, how)))
+    gpu = torch.device("cuda")
+    device.moved(torch.ones(2), gpu)
+    assert calls == ["pinned", ((gpu,), {"non_blocking": True})]
+
+
+@pytest.mark.parametrize("in_front", [False, True])
+def test_a_batch_is_as_wide_as_its_longest_text(in_front, monkeypatch):
+    monkeypatch.setattr(device, "moved", lambda tensor, place: tensor)
+    rows = [list(range(1, length + 1)) for length in (3, 1, 15, 9)]
+    full = device.pad_rows([row[::-1] if in_front else row for row in rows], 0, "cuda")
+    if in_front:
+        full = {name: value.flip(1) for name, value in full.items()}
+    tokens = device.TokenizedTexts({**full, "modality": "text"}, list(map(len, rows)), in_front)
+    narrow = tokens.batch([1, 0], CPU)
+    assert narrow["input_ids"].tolist() == (
+        [[0, 0, 1], [1, 2, 3]] if in_front else [[1, 0, 0], [1, 2, 3]]
+    )
+    assert narrow["attention_mask"].sum().item() == 4 and narrow["modality"] == "text"
+    widths = [tokens.batch([row], torch.device("cuda"))["input_ids"].shape[1] for row in range(4)]
+    assert widths == [8, 8, 16, 16]
 
 
 def test_rows_on_a_gpu_are_a_multiple_of_eight_wide(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, place: self)
+    monkeypatch.setattr(device, "moved", lambda tensor, place: tensor)
     rows = [[5, 6, 7], [8]]
     wide = padded(rows, 1, torch.device("cuda"))
     assert wide["input_ids"].tolist() == [[5, 6, 7, 1, 1, 1, 1, 1], [8, 1, 1, 1, 1, 1, 1, 1]]

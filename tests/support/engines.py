@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from ir_measures import AP, P
 from support.needs import absent
 
+from soundingline.pipelines.device import TokenizedTexts
 from soundingline.pipelines.engines import anserini
 from soundingline.pipelines.engines.anserini import (
     AnseriniEngine,
@@ -118,7 +119,10 @@ class StubSparse:
 
     model = fingerprint = "stub"
 
-    def encode(self, texts):
+    def tokenize(self, texts):
+        return texts
+
+    def encode_tokens(self, texts):
         terms = [sorted({len(text) % 50, 50, 51}) for text in texts]
         return [np.array([(term, 1.0 + term / 7) for term in each], SPARSE) for each in terms]
 
@@ -136,13 +140,13 @@ def vector_engine(kind):
         def fingerprint_with(self, **of_index):
             return "stub"
 
-        def tokenize(self, texts):
-            return list(texts), [1 + len(text) // 8 for text in texts]
+        def tokenize(self, texts, role="document"):
+            return TokenizedTexts({"texts": texts}, [1 + len(text) // 8 for text in texts])
 
-        def encode_batch(self, items):
+        def encode_tokens(self, tokens, role="document"):
             return [
                 rows[0] if kind == "dense" else rows.astype(np.float16)
-                for rows in map(_drawn, items)
+                for rows in map(_drawn, tokens.features["texts"])
             ]
 
         def encode_queries(self, texts):

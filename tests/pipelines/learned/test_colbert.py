@@ -16,6 +16,7 @@ from support.assertions import refused
 from support.needs import cases
 from support.pairs import sides
 
+from soundingline.pipelines.device import TokenizedTexts
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
 from soundingline.pipelines.learned.vectors import (
@@ -23,6 +24,7 @@ from soundingline.pipelines.learned.vectors import (
     MultiVectorEngine,
     NumpySearch,
     TorchSearch,
+    VectorIndex,
     maxsim,
 )
 from soundingline.pipelines.rerank.colbert import ColBERTReranker
@@ -35,7 +37,6 @@ transformers = pytest.importorskip("transformers")
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
 EXACT = {"dtype": "float32", "device": "cpu", "storage": "float32"}
-SEARCHES = ("numpy", "torch")
 IDS = {word: number for number, word in enumerate((*checkpoints.BERT, *checkpoints.EMBEDDER_WORDS))}
 UNITS = [
     Unit(
@@ -68,8 +69,8 @@ def engine(model, **changed):
     return colbert_retriever(str(model), **{**EXACT, **changed}).engine
 
 
-def opened(model, built, search="numpy"):
-    return engine(model, compute=search).open(built, corpus_fingerprint="corpus")
+def opened(model, built):
+    return engine(model).open(built, corpus_fingerprint="corpus")
 
 
 def searched(index, made, texts, depth=100):
@@ -118,9 +119,8 @@ def test_queries_are_filled_with_masks_that_attention_does_not_see(model):
 def test_lengths_are_those_that_are_asked_for(model):
     long = "the old mill by the river " * 20
     own, short = encoder(model), encoder(model, max_length=10, query_max_length=16)
-    assert own.tokenize([long, "the"])[1] == [48, 4]
-    assert short.tokenize([long, "the"])[1] == [10, 4]
-    assert short.lengths([long]) == [123]
+    assert own.tokenize([long, "the"]).lengths == [48, 4]
+    assert short.tokenize([long, "the"]).lengths == [10, 4]
     assert len(short.encode([long])[0]) == 10
     assert len(own.encode_queries(["mill"])[0]) == 12
     assert len(short.encode_queries(["mill"])[0]) == 16
@@ -136,12 +136,11 @@ def test_a_document_of_which_nothing_is_kept_has_one_vector_of_zeros(model, monk
     assert made.encode(["."])[0].tolist() == [[0.0] * 16]
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-def test_the_ranking_is_that_of_loops_over_all_tokens(model, built, search):
+def test_the_ranking_is_that_of_loops_over_all_tokens(model, built):
     asked = ["who built the mill", "river"]
     made = encoder(model)
     documents = made.encode([unit.contents for unit in UNITS])
-    found = searched(opened(model, built, search), made, asked, len(UNITS))
+    found = searched(opened(model, built), made, asked, len(UNITS))
     rankings = [hits for _, hits in found.groupby("qid", sort=False)]
     for query, hits in zip(made.encode_queries(asked), rankings, strict=True):
         exact = {
@@ -194,7 +193,7 @@ def test_a_disk_too_small_is_told_with_the_sizes_before_anything_is_encoded(
     model, tmp_path, monkeypatch
 ):
     usage = namedtuple("usage", "total used free")
-    tokens = sum(encoder(model).tokenize([unit.contents for unit in UNITS])[1])
+    tokens = sum(encoder(model).tokenize([unit.contents for unit in UNITS]).lengths)
     retriever = "soundingline.pipelines.learned.retriever.encoded"
     monkeypatch.setattr(retriever, lambda *_, **__: pytest.fail("encoded"))
     # Twice the tokens x 16 dimensions x 4 bytes, and one byte less.
@@ -218,7 +217,6 @@ def test_a_model_of_another_kind_or_none_is_refused_in_one_line(tmp_path, model,
     refused("hf download no/model", lambda: ColBERT("no/model", **EXACT).encode(["x"]))
     refused("float16, float32", lambda: encoder(model, storage="int8"))
     refused("max_length=2", lambda: encoder(model, max_length=2))
-    refused("numpy, torch", lambda: engine(model, compute="faiss"))
 
 
 def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_path, model):
@@ -233,7 +231,7 @@ def test_a_checkpoint_that_colbert_itself_saved_is_read_with_its_projection(tmp_
     metadata = {"query_maxlen": 32, "doc_maxlen": 24, "mask_punctuation": True}
     (bert / "artifact.metadata").write_text(json.dumps(metadata))
     made = encoder(bert)
-    assert made.tokenize(["the mill " * 30])[1] == [24]
+    assert made.tokenize(["the mill " * 30]).lengths == [24]
     assert len(made.encode_queries(["the mill"])[0]) == 32
     ids = [IDS[word] for word in ("[CLS]", "[D]", "the", "mill", ".", "[SEP]")]
     same = checkpoints.save_bert(tmp_path / "same")
@@ -278,7 +276,7 @@ def test_scores_are_those_of_loops_whatever_the_blocks(lengths, queries, rows, k
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("size", [100, 1 << 24])
 def test_both_searches_give_the_top_100_of_loops(kind, size, monkeypatch):
-    monkeypatch.setattr(module, "_PRODUCTS", size)
+    monkeypatch.setattr(module, "_BLOCK_ROWS", size)
     monkeypatch.setattr(module, "_ROWS", size)
     rng = np.random.default_rng(1)
     documents = collection(rng, rng.integers(1, 20, 400).tolist(), kind)
@@ -290,6 +288,64 @@ def test_both_searches_give_the_top_100_of_loops(kind, size, monkeypatch):
             order = np.argsort(-exact, kind="stable")[:100]
             assert found.numbers.tolist() == order.tolist()
             np.testing.assert_allclose(found.scores, exact[order], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "kind"),
+    [
+        ("cpu", 1, NumpySearch),
+        (None, 0, NumpySearch),
+        (None, 1, TorchSearch),
+        ("cuda:1", 2, TorchSearch),
+    ],
+)
+def test_vectors_are_searched_on_the_device_of_their_encoder(
+    model, built, monkeypatch, device, gpus, kind
+):
+    """GPUs that are not there: what is copied to one stays."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 30))
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, place: places.append(place) or self)
+    places = []
+    encoder = ColBERT(str(model), **{**EXACT, "device": device})
+    index = MultiVectorEngine(encoder).open(built)
+    assert type(index._search) is kind
+    assert {*places} == (set() if kind is NumpySearch else {torch.device(device or "cuda")})
+    assert type(VectorIndex(built)._search) is NumpySearch  # without an encoder
+
+
+@pytest.mark.parametrize("free", [1 << 30, 20_000])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("scale", [1, 300])
+def test_a_device_that_holds_not_all_vectors_finds_the_same(free, kind, scale, monkeypatch):
+    """Also with vectors whose products do not fit into half precision."""
+    monkeypatch.setattr(module, "free_bytes", lambda device: free)
+    rng = np.random.default_rng(7)
+    documents = collection(rng, rng.integers(1, 20, 300).tolist(), kind)
+    documents = DocumentVectors(documents.vectors * np.array(scale, kind), documents.offsets)
+    asked = [scale * rng.standard_normal((count, 8)).astype(np.float32) for count in (4, 1, 7)]
+    search = TorchSearch(documents, torch.device("cpu"))
+    assert bool(search._held) == (free == 1 << 30) and len(search._blocks) > (free == 20_000)
+    sizes = [int(search._lengths[block].max()) * len(block) for block in search._blocks]
+    assert max(sizes) <= max(19, free // 16 // (8 * documents.vectors.itemsize))
+    for ours, theirs in zip(search(asked, 20), NumpySearch(documents)(asked, 20), strict=True):
+        assert ours.numbers.tolist() == theirs.numbers.tolist()
+        assert ours.scores.tolist() == theirs.scores.tolist()
+
+
+def test_candidates_in_half_precision_hold_all_of_the_best():
+    """Of 2,000 scores out of 50,000, hundreds differ by less than half precision tells apart. Each
+    is a sum of eight products, whose roundings add up."""
+    rng = np.random.default_rng(16)
+    vectors = rng.standard_normal((50_000, 16))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    documents = DocumentVectors(vectors, np.arange(50_001))
+    query = rng.standard_normal((8, 16)).astype(np.float32)
+    (ours,) = TorchSearch(documents, torch.device("cpu"))([query], 2000)
+    (theirs,) = NumpySearch(documents)([query], 2000)
+    assert ours.numbers.tolist() == theirs.numbers.tolist()
+    assert (np.diff(theirs.scores) > -(2**-11)).sum() > 500
 
 
 def test_equal_scores_stand_in_the_order_of_the_documents():
@@ -378,6 +434,20 @@ def test_a_text_of_several_queries_is_encoded_once_and_cut_ones_are_counted(mode
     assert [scorer.counts[each] for each in ("pairs", "encoded", "truncated")] == [12, 6, 1]
 
 
+def test_queries_and_texts_of_a_request_are_tokenized_by_a_call_each(model, monkeypatch):
+    scorer, calls = stage_of(model), []
+    scorer.score(*sides(PAIRS))  # which measures the prompts once
+    tokenize = transformers.PreTrainedTokenizerBase.__call__
+
+    def counted(self, texts, *args, **settings):
+        calls.append(len(texts))
+        return tokenize(self, texts, *args, **settings)
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "__call__", counted)
+    scorer.score(*sides(PAIRS))
+    assert calls == [len(QUERIES), len(TEXTS)]
+
+
 def drawn(documents, dimensions=16, seed=3):
     """Token vectors of generated passages: each token is a noisy copy of one of 500 directions, and
     each passage draws from 30 of them. Also a query for each of the first ten passages."""
@@ -402,12 +472,13 @@ class Drawn(ColBERT):
     arrays, _ = drawn(600)
     encoded = 0
 
-    def tokenize(self, texts):
-        return list(texts), [1] * len(texts)
+    def tokenize(self, texts, role="document"):
+        return TokenizedTexts({"texts": texts}, [1] * len(texts))
 
-    def encode_batch(self, items):
-        Drawn.encoded += len(items)
-        return [self.arrays[int(item or 0)] for item in items]
+    def encode_tokens(self, tokens, role="document"):
+        texts = tokens.features["texts"]
+        Drawn.encoded += len(texts)
+        return [self.arrays[int(text or 0)] for text in texts]
 
 
 def drawn_engine(model, **settings):
@@ -491,11 +562,9 @@ def test_a_build_killed_while_it_compresses_keeps_the_encoding_and_leaves_no_ind
 
 
 def test_an_index_is_searched_as_its_engine_says_also_in_another_process(model, built, compressed):
-    for search, kind in (("numpy", NumpySearch), ("torch", TorchSearch)):
-        index = opened(model, built, search)
-        again = pickle.loads(pickle.dumps(index))
-        assert type(index._search) is type(again._search) is kind and index == again
-    assert opened(model, built, "numpy") != opened(model, built, "torch")
+    index = opened(model, built)
+    again = pickle.loads(pickle.dumps(index))
+    assert type(index._search) is type(again._search) is NumpySearch and index == again
     index = drawn_engine(model, probes=7).open(compressed)
     again = pickle.loads(pickle.dumps(index))
     assert index.probes == again.probes == again._search._probes == 7
@@ -512,7 +581,6 @@ def test_compression_changes_the_index_and_probes_do_not(model, built, compresse
 def test_what_compression_cannot_do_is_told_in_one_line(model, tmp_path, compressed, monkeypatch):
     refused("none, ivf_pq", lambda: engine(model, compression="int4"))
     refused("probes=0", lambda: engine(model, compression="ivf_pq", probes=0))
-    refused("valid: compute=numpy", lambda: engine(model, compression="ivf_pq", compute="torch"))
     with pytest.raises(InputError, match="8192 vectors or more"):
         engine(model, compression="ivf_pq").build(UNITS, tmp_path / "i", corpus_fingerprint="c")
     index = drawn_engine(model).open(compressed)

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import tarfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from support.assertions import refused
 from soundingline.pipelines import device
 from soundingline.pipelines.checkpoint import Checkpoint
 from soundingline.pipelines.index_folder import Shard
+from soundingline.pipelines.learned import encoding
 from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
 from soundingline.pipelines.learned.dense import Dense, dense_retriever
 from soundingline.pipelines.learned.encoding import (
@@ -42,6 +44,7 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
 
 torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentence_transformers")
 
 CPU = {"device": "cpu", "dtype": "float32"}
@@ -172,6 +175,20 @@ def test_neither_the_batch_nor_the_order_changes_what_a_text_gives(row, make):
     assert make().engine.encoder.encode([]) == []
 
 
+def test_all_texts_are_tokenized_by_one_call(row, make, monkeypatch):
+    encoder, calls = make(batch_tokens=40).engine.encoder, []
+    encoder.encode(list(row.words))  # which measures the prompt once
+    tokenize = transformers.PreTrainedTokenizerBase.__call__
+
+    def counted(self, texts, *args, **settings):
+        calls.append(len(texts))
+        return tokenize(self, texts, *args, **settings)
+
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "__call__", counted)
+    assert len(encoder.encode([" ".join(row.words)] * 30)) == 30  # in many batches
+    assert calls == [30]
+
+
 def test_a_run_opens_the_index_of_the_model_and_ranks(make, built, units, frame):
     asked = []
 
@@ -241,11 +258,11 @@ def test_a_killed_build_goes_on_and_gives_the_same_index(
     )  # which encodes a sample
     encode, encoded = row.kind.encode_batch, []
 
-    def counted(self, items):
-        encoded.append(len(items))
+    def counted(self, features, role):
+        encoded.append(len(features["input_ids"]))
         if stop and sum(encoded) > 40:
             raise KeyboardInterrupt
-        return encode(self, items)
+        return encode(self, features, role)
 
     monkeypatch.setattr(row.kind, "encode_batch", counted)
     stop, path = True, tmp_path / "index"
@@ -390,7 +407,10 @@ class Counting:
     def __init__(self, bad=None):
         self.bad, self.texts = bad, []
 
-    def encode(self, texts):
+    def tokenize(self, texts):
+        return texts
+
+    def encode_tokens(self, texts):
         self.texts += filter(None, texts)
         return [self.rows(text) for text in texts]
 
@@ -482,7 +502,7 @@ def test_only_blocks_whose_units_changed_are_computed_again(tmp_path, units, siz
 
 def test_what_is_refused_at_once_leaves_no_folder(tmp_path):
     class Refusing(Counting):
-        def encode(self, texts):
+        def encode_tokens(self, texts):
             raise InputError("not this one")
 
     for encoder, settings in ((Refusing(), {}), (Counting(), {"block_units": 0})):
@@ -507,12 +527,12 @@ def test_empty_texts_are_encoded_and_counted(tmp_path):
 
 
 class Slow(Counting):
-    def encode(self, texts):
+    def encode_tokens(self, texts):
         time.sleep(0.1)
-        return super().encode(texts)
+        return super().encode_tokens(texts)
 
 
-def test_a_killed_process_loses_only_the_block_that_it_was_in(tmp_path):
+def test_a_killed_process_loses_only_the_blocks_that_it_was_in(tmp_path):
     folder = tmp_path / "killed"
     process = multiprocessing.get_context("fork").Process(
         target=encode_units, args=(numbered_units(50), Slow(), folder)
@@ -539,6 +559,36 @@ def test_a_killed_process_loses_only_the_block_that_it_was_in(tmp_path):
         encode_units(numbered_units(50), Counting(), tmp_path / "whole")
     )
     assert not [path for path in folder.iterdir() if path.name.endswith(".partial")]
+
+
+def test_the_next_block_is_tokenized_and_the_last_one_written_while_one_is_computed(
+    tmp_path, monkeypatch
+):
+    """Block 0 is computed when block 1 has been tokenized, and written when block 1 is computed:
+    one after the other, each would wait for the other."""
+    tokenized, computing = threading.Event(), threading.Event()
+
+    class Waiting(Counting):
+        def tokenize(self, texts):
+            if texts[0].startswith("title 10"):
+                tokenized.set()
+            return texts
+
+        def encode_tokens(self, texts):
+            if texts[0].startswith("title 0"):
+                assert tokenized.wait(30)
+            if texts[0].startswith("title 10"):
+                computing.set()
+            return super().encode_tokens(texts)
+
+    write = encoding.write_checksum_list
+
+    def written(folder):
+        assert computing.wait(30)
+        write(folder)
+
+    monkeypatch.setattr(encoding, "write_checksum_list", written)
+    assert len(encode_units(numbered_units(20), Waiting(), tmp_path)) == 20
 
 
 @pytest.mark.parametrize("name", ["values.npy", "offsets.npy", "ids.json"])
@@ -581,8 +631,8 @@ def test_values_that_are_not_finite_are_refused(tmp_path):
 
 def test_an_encoder_that_loses_a_text_is_a_defect(tmp_path):
     class Losing(Counting):
-        def encode(self, texts):
-            return super().encode(texts)[:-1]
+        def encode_tokens(self, texts):
+            return super().encode_tokens(texts)[:-1]
 
     with pytest.raises(ValueError, match="argument 2 is shorter"):
         encode_units(numbered_units(5), Losing(), tmp_path)
