@@ -76,20 +76,13 @@ def signed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**plain, _CHECKSUM: fingerprint(plain)}
 
 
-def read_manifest(
-    folder: Path,
-    kind: str,
-    corpus_fingerprint: str | None,
-    check: Callable[[Path, Mapping[str, Any]], None] | None = None,
-) -> dict[str, Any]:
+def read_manifest(folder: Path, kind: str, corpus_fingerprint: str | None) -> dict[str, Any]:
     """The manifest of an index whose files are complete and unchanged.
 
     Args:
         folder: The folder of the index.
         kind: Its kind, such as `lexical`.
         corpus_fingerprint: The corpus that it must be of; None for any corpus.
-        check: Called once for the content of the files, when they are first verified. It raises
-            `ValueError` for impossible numbers.
 
     Raises:
         InputError: For anything else, with the way to build it again.
@@ -111,8 +104,7 @@ def read_manifest(
     if corpus_fingerprint not in (None, corpus):
         valid = f"one of corpus '{corpus_fingerprint}'"
         raise InputError(f"{what} is of another corpus ('{corpus}')", valid=valid, do=REBUILD)
-    checked = None if check is None else lambda: check(folder, manifest)
-    verify_checksums(folder, manifest["files"], what=what, do=REBUILD, check=checked)
+    verify_checksums(folder, manifest["files"], what=what, do=REBUILD)
     return manifest
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -57,13 +57,10 @@ def verify_checksums(
     *,
     what: str,
     do: str,
-    check: Callable[[], None] | None = None,
 ) -> None:
     """Compare the files of a folder with the `checksums` of the time when they were written. Files
     that were compared in their present state are not read again. `InputError` with the first
-    damaged file; `what` the folder holds and what the user can `do` are for its message. `check`
-    looks at the content of files after they were read and before they are remembered, and raises
-    `ValueError` for impossible content."""
+    damaged file; `what` the folder holds and what the user can `do` are for its message."""
     began = time.time_ns()
     states = {}
     try:
@@ -82,8 +79,6 @@ def verify_checksums(
         for name, checksum in _checksums(folder, unread).items():
             if checksum != files[name]["crc32"]:
                 raise ValueError(f"{name} does not hold what was written to it")
-        if check is not None:
-            check()
     except (OSError, ValueError) as error:
         damage = str(error)
         if isinstance(error, OSError):

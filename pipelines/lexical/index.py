@@ -48,7 +48,6 @@ from soundingline.pipelines.lexical.storage import (
     Docnos,
     Statistics,
     StringTable,
-    check_index,
     load_arrays,
     load_postings,
 )
@@ -152,7 +151,7 @@ class LexicalIndex(TermIndex, InvertedIndex):
 
     def __init__(self, path: str | Path, *, corpus_fingerprint: str | None = None) -> None:
         path = Path(path)
-        manifest = read_manifest(path, KIND, corpus_fingerprint, check_index)
+        manifest = read_manifest(path, KIND, corpus_fingerprint)
         super().__init__(path, manifest, make_analyzer(manifest["analyzer"]))
         self.statistics = Statistics.of(manifest)
         self._arrays = load_arrays(path, self._postings)

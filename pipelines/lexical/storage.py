@@ -96,35 +96,6 @@ def load_arrays(folder: Path, postings: Postings) -> Arrays:
     )
 
 
-def check_index(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """`ValueError` for an index whose arrays do not fit together, or lead outside of each other."""
-    counts, postings = Statistics.of(manifest), load_postings(folder, manifest)
-    arrays = load_arrays(folder, postings)
-    check_postings(postings, counts.documents, counts.terms, counts.postings)
-    _check_size(arrays.lengths, counts.documents, "lengths")
-    _check_size(arrays.length_codes, counts.documents, "length_codes")
-    check_range(arrays.lengths, 0, counts.tokens, "lengths.bin")
-    tables = {TERMS: counts.terms, UNITS: counts.documents}
-    if manifest.get("texts"):
-        tables |= {TITLES: counts.documents, TEXTS: counts.documents}
-    for name, strings in tables.items():
-        check_table(folder / name, strings)
-
-
-def check_postings(arrays: Postings, documents: int, terms: int, postings: int) -> None:
-    """`ValueError` for postings that are not of so many documents and terms, or not so many."""
-    _check_size(arrays.offsets, terms + 1, "offsets")
-    check_offsets(arrays.offsets, postings, "offsets.bin")
-    _check_size(arrays.documents, postings, "documents")
-    _check_size(arrays.frequencies, postings, "frequencies")
-    check_range(arrays.documents, 0, documents - 1, "documents.bin")
-
-
-def _check_size(array: NDArray[Any], size: int, name: str) -> None:
-    if len(array) != size:
-        raise ValueError(f"{name}.bin has {len(array):,} numbers, and not {size:,}")
-
-
 def map_array(folder: Path, name: str, kind: str) -> NDArray[Any]:
     """Map one array, read-only."""
     return np.frombuffer(map_bytes(array_path(folder, name)), dtype=kind)
@@ -205,28 +176,6 @@ class StringTable:
         key = text.encode()
         position = bisect.bisect_left(range(len(self)), key, key=self.data)
         return position if position < len(self) and self.data(position) == key else -1
-
-
-def check_table(stem: Path, strings: int) -> None:
-    """`ValueError` unless the table at `stem` has so many strings, which lie within its bytes."""
-    path = stem.with_suffix(".offsets")
-    offsets = np.frombuffer(map_bytes(path), "<i8")
-    if len(offsets) != strings + 1:
-        raise ValueError(f"{path.name} has {len(offsets) - 1} strings, and not {strings}")
-    check_offsets(offsets, stem.with_suffix(".bytes").stat().st_size, path.name)
-
-
-def check_offsets(offsets: NDArray[np.int64], end: int, name: str) -> None:
-    """`ValueError` unless the offsets begin at 0, never fall, and end at `end`."""
-    rising = len(offsets) and offsets[0] == 0 and bool((offsets[1:] >= offsets[:-1]).all())
-    if not rising or offsets[-1] != end:
-        raise ValueError(f"{name} does not rise from 0 to {end}")
-
-
-def check_range(numbers: NDArray[Any], first: int, last: int, name: str) -> None:
-    """`ValueError` for a number outside of `first` to `last`."""
-    if len(numbers) and not (first <= numbers.min() and numbers.max() <= last):
-        raise ValueError(f"{name} has a number outside of {first} to {last}")
 
 
 class StringLookup:
