@@ -513,10 +513,7 @@ def test_what_is_derived_or_empty_is_not_written_and_each_part_has_a_line():
     assert sum('"role"' in line for line in lines) == 2
 
 
-# Two halves that meet by chance are one character to JSON; that is no loss worth a test.
-text = st.text(st.characters(codec=None), max_size=8).filter(
-    lambda text: json.loads(json.dumps(text)) == text
-)
+text = st.text(max_size=8)
 ids = st.lists(text, max_size=4).map(tuple)
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 10**9)
 amounts = st.floats(0, allow_infinity=False) | st.integers(0, 10**9)
