@@ -61,7 +61,8 @@ from soundingline.experiments.sweep import (
     wait_for_jobs,
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
-from soundingline.toolkit.errors import InputError, did_you_mean, our_name, replace_surrogates
+from soundingline.toolkit.errors import InputError, did_you_mean, our_name
+from soundingline.toolkit.json_text import replace_surrogates
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 

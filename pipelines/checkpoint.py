@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.device import Placement, check_memory, within_memory
-from soundingline.toolkit.errors import InputError, decode_json
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import file_hash, fingerprint
+from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.optional import import_optional, without_absent_hub
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from soundingline.toolkit.checksums import checksums, verify_checksums
 from soundingline.toolkit.data import Unit
-from soundingline.toolkit.errors import InputError, check_call, check_int, replace_surrogates
+from soundingline.toolkit.errors import InputError, check_call, check_int
 from soundingline.toolkit.files import (
     atomic_folder,
     dump_json,
@@ -35,6 +35,7 @@ from soundingline.toolkit.files import (
     read_record,
     write_json,
 )
+from soundingline.toolkit.json_text import replace_surrogates
 from soundingline.toolkit.locks import building_lock
 
 if TYPE_CHECKING:

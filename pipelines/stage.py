@@ -29,12 +29,8 @@ from typing_extensions import Self
 
 from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
-from soundingline.toolkit.errors import (
-    InputError,
-    check_argument_names,
-    did_you_mean,
-    replace_surrogates,
-)
+from soundingline.toolkit.errors import InputError, check_argument_names, did_you_mean
+from soundingline.toolkit.json_text import replace_surrogates
 from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ GROUND = {
     "files",
     "jit",
     "json_lines",
+    "json_text",
     "locks",
     "obfuscation",
     "optional",
@@ -419,10 +420,10 @@ def test_a_side_effect_of_importing_is_found(source, tmp_path):
 # Files and lines that each package may have. A larger one needs a reason: raise the bound together
 # with the table in CONTRIBUTING.md.
 SIZES = {
-    "toolkit": (92, 27_850),
-    "pipelines": (65, 18_050),
-    "agents": (17, 4_600),
-    "experiments": (45, 12_850),
+    "toolkit": (93, 27_550),
+    "pipelines": (65, 17_800),
+    "agents": (17, 4_500),
+    "experiments": (44, 12_750),
 }
 
 

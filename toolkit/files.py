@@ -15,7 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from soundingline.toolkit.errors import InputError, decode_json, parse, replace_surrogates
+from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.json_text import decode_json, replace_surrogates
 from soundingline.toolkit.locks import is_local, lock_now, process_alive
 from soundingline.toolkit.obfuscation import (
     MARKER,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError, try_json
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import atomic_file, dump_json, form_at_rest, set_aside
+from soundingline.toolkit.json_text import try_json
 from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import canary_decrypts, decrypt_line
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from soundingline.toolkit.console import notify
-from soundingline.toolkit.errors import InputError, try_json
+from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.json_text import try_json
 
 # The rights of new files, from which the kernel removes what the umask or the default ACL of the
 # folder forbids. The functions of `tempfile` ask for fewer and would need a chmod that knows

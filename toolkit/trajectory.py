@@ -15,8 +15,9 @@ from annotated_types import Lt
 from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import parents
-from soundingline.toolkit.errors import InputError, decode_json, is_number, parse
+from soundingline.toolkit.errors import InputError, is_number, parse
 from soundingline.toolkit.files import dump_json, read_json
+from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.obfuscation import decrypt_line
 
 FORMAT = 1

@@ -33,7 +33,7 @@ from soundingline.experiments.serve.sessions import (
     compact_json,
     is_loopback,
 )
-from soundingline.toolkit.errors import replace_surrogates_in
+from soundingline.toolkit.json_text import replace_surrogates_in
 from soundingline.toolkit.search import TopK
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, MAX_CHARACTERS
 

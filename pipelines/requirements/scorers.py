@@ -18,8 +18,9 @@ from soundingline.pipelines.cache import Key, ResultCache, text_hash
 from soundingline.pipelines.prompting import sigmoid
 from soundingline.pipelines.rerank.reranker import Pair, Scorer
 from soundingline.pipelines.stage import Counts
-from soundingline.toolkit.errors import FileName, InputError, decode_json, parse
+from soundingline.toolkit.errors import FileName, InputError, parse
 from soundingline.toolkit.files import file_hash, fingerprint, read_text
+from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.search.scoring import (
     BY_SCORE,
     CandidateDocument,

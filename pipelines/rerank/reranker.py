@@ -33,8 +33,9 @@ from soundingline.pipelines.stage import (
     places_in,
     shared,
 )
-from soundingline.toolkit.errors import InputError, Runtime, check_int, replace_surrogates
+from soundingline.toolkit.errors import InputError, Runtime, check_int
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.json_text import replace_surrogates
 from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from support.odd_texts import DEEP, LONE
 
 from soundingline.pipelines.requirements.scorers import FileScorer
 from soundingline.toolkit.benchmarks.formats import AnswersRow, rows
-from soundingline.toolkit.errors import DEEPEST, decode_json, decode_json_at, replace_surrogates
 from soundingline.toolkit.evaluation.judge import JudgeCase, read_verdict, verdict_in_text
 from soundingline.toolkit.exchange import inspect_ai
 from soundingline.toolkit.exchange.transcript import call_arguments, docids_shown
 from soundingline.toolkit.files import dump_json, read_json, read_record
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines
+from soundingline.toolkit.json_text import DEEPEST, decode_json, decode_json_at, replace_surrogates
 from soundingline.toolkit.llm import FunctionCall, Turn, wire
 from soundingline.toolkit.llm.errors import BadReply, read_error
 from soundingline.toolkit.llm.openai import call_in_text

@@ -11,8 +11,9 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field
 
 from soundingline.toolkit.data import LARGEST_GRADE, Topic
-from soundingline.toolkit.errors import InputError, decode_json, parse, replace_surrogates
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import file_hash
+from soundingline.toolkit.json_text import decode_json, replace_surrogates
 
 R = TypeVar("R")
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from typing_extensions import TypedDict
 
-from soundingline.toolkit.errors import InputError, decode_json, parse, try_json
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge, Judge, Verdict
 from soundingline.toolkit.evaluation.evaluation import JUDGES, VERDICTS, RecordedJudge
 from soundingline.toolkit.files import fingerprint, read_json, write_json
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, recover_json_lines
+from soundingline.toolkit.json_text import decode_json, try_json
 from soundingline.toolkit.llm.blocking import identity
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney

@@ -18,7 +18,7 @@ from typing_extensions import Required, TypedDict
 
 from soundingline.toolkit.benchmarks.formats import Id
 from soundingline.toolkit.data import Qrels, parent
-from soundingline.toolkit.errors import InputError, is_number, parse, try_json
+from soundingline.toolkit.errors import InputError, is_number, parse
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.judge import UNREADABLE, ModelVerdict
 from soundingline.toolkit.evaluation.published import (
@@ -45,6 +45,7 @@ from soundingline.toolkit.exchange.transcript import (
     output_text,
 )
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.json_text import try_json
 from soundingline.toolkit.obfuscation import Canary, NotObfuscated
 from soundingline.toolkit.trajectory import SEARCHES, TIERS, Trajectory, final_message
 

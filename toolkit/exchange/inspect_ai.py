@@ -21,13 +21,7 @@ from pydantic import Field
 from typing_extensions import Required, TypedDict
 
 from soundingline.toolkit.benchmarks.formats import Id
-from soundingline.toolkit.errors import (
-    InputError,
-    decode_json,
-    is_number,
-    parse,
-    try_json,
-)
+from soundingline.toolkit.errors import InputError, is_number, parse
 from soundingline.toolkit.exchange.transcript import (
     RECORD_KEY,
     ForeignCall,
@@ -41,6 +35,7 @@ from soundingline.toolkit.exchange.transcript import (
     output_text,
 )
 from soundingline.toolkit.files import atomic_file, dump_json, read_json
+from soundingline.toolkit.json_text import decode_json, try_json
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.trajectory import Trajectory
 

@@ -17,8 +17,9 @@ from typing_extensions import TypedDict
 
 from soundingline.toolkit.benchmarks.formats import records
 from soundingline.toolkit.data import PASSAGE_MARK, parent
-from soundingline.toolkit.errors import InputError, parse, try_json
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import read_json
+from soundingline.toolkit.json_text import try_json
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.session import ExposureLog
 from soundingline.toolkit.search.tool import recordable

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from soundingline.toolkit.errors import try_json
+from soundingline.toolkit.json_text import try_json
 from soundingline.toolkit.llm.messages import Message, Tools, user
 from soundingline.toolkit.llm.messages import system as system_message
 from soundingline.toolkit.llm.prompts import json_values

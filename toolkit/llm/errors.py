@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from soundingline.toolkit.errors import try_json
+from soundingline.toolkit.json_text import try_json
 
 if TYPE_CHECKING:
     from soundingline.toolkit.llm.messages import Turn

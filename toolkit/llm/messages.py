@@ -12,13 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.errors import (
-    InputError,
-    Runtime,
-    decode_json,
-    is_number,
-    replace_surrogates_in,
-)
+from soundingline.toolkit.errors import InputError, Runtime, is_number
+from soundingline.toolkit.json_text import decode_json, replace_surrogates_in
 from soundingline.toolkit.redaction import redact
 
 Message = Mapping[str, Any]

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from soundingline.toolkit.errors import InputError, decode_json_at
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.json_text import decode_json_at
 from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.actions import (
     Action,

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from soundingline.toolkit.errors import decode_json_at
+from soundingline.toolkit.json_text import decode_json_at
 from soundingline.toolkit.tokens import is_format_character
 
 _NOTICE = """\

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from soundingline.toolkit.errors import decode_json_at, try_json
+from soundingline.toolkit.json_text import decode_json_at, try_json
 from soundingline.toolkit.llm.errors import BadReply
 from soundingline.toolkit.llm.messages import FunctionCall, Message, Token
 

@@ -25,7 +25,7 @@ from markupsafe import Markup, escape
 
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.data import PASSAGE_MARK, DocumentStore, Qrels, parent
-from soundingline.toolkit.errors import InputError, decode_json
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.answers import Verdict
 from soundingline.toolkit.evaluation.comparison import by_benchmark
 from soundingline.toolkit.evaluation.evaluation import VERDICTS, EvaluatedRun
@@ -38,6 +38,7 @@ from soundingline.toolkit.files import (
     remove_leftovers,
     write_text,
 )
+from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.locks import file_lock

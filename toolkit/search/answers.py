@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.data import StatedFact, parent
-from soundingline.toolkit.errors import try_json
+from soundingline.toolkit.json_text import try_json
 from soundingline.toolkit.tokens import with_zero_width_spaces, without_format_characters
 from soundingline.toolkit.trajectory import Answer, RecordedCall
 

@@ -16,7 +16,8 @@ from soundingline.toolkit.corpus.links import DIRECTIONS, LinkGraph
 from soundingline.toolkit.corpus.resolve import Resolver
 from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import DocumentStore, Hit, Ranking, SearchRequest, Unit, parent
-from soundingline.toolkit.errors import check_int, try_json
+from soundingline.toolkit.errors import check_int
+from soundingline.toolkit.json_text import try_json
 from soundingline.toolkit.search.scoring import (
     CandidateDocument,
     Evidence,

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
-from soundingline.toolkit.errors import replace_surrogates
+from soundingline.toolkit.json_text import replace_surrogates
 from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
