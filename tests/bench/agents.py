@@ -270,7 +270,7 @@ def _requests(corpus, documents, flight):
             stream = islice(Units(corpus), documents)
             while part := list(islice(stream, size)):
                 began = time.process_time()
-                for _ in source.ask_documents(source.missing(part, collection), collection):
+                for _ in source.ask_documents(part, collection):
                     pass
                 phrases = sum(len(of) for _, of in source.for_documents(part, collection))
                 taken = 1000 * (time.process_time() - began) / len(part)

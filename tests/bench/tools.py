@@ -12,7 +12,7 @@ from collections import Counter
 from contextlib import redirect_stdout, suppress
 from functools import partial
 from io import StringIO
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +132,7 @@ def evidence(documents=1000, runs=9):
     world = FictionalWorld(documents=2 * documents, questions="sets")
     units = (unit for document in world.documents() for unit in Passages().units(document))
     texts = [text for checklist in world.checklists.values() for text in checklist]
-    docids = [document.docid for document in world.documents(stop=documents)]
+    docids = [document.docid for document in islice(world.documents(), documents)]
     with tempfile.TemporaryDirectory() as folder:
         locator = LexicalLocator(LexicalIndex.build(units, Path(folder) / "index"))
         seconds = []

@@ -7,11 +7,11 @@ import json
 import jsonschema
 import pytest
 from llm_clients import SEARCH, ask, client
+from support.agents import bound
 from support.benchmarks import WordBackend, store_of
 from support.llm_server import Fail, Raw, Say, Stall
 
 from soundingline.agents.base import Budget
-from soundingline.agents.chat import ChatAgent
 from soundingline.agents.prompt import load_prompt
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.errors import InputError
@@ -202,12 +202,8 @@ def run(peer, steps, **arguments):
     tool = TopK(k=1).open(WordBackend({"mill": "Grenholm Mill"}), store)
     peer.script.extend(steps)
     limits = {name: arguments.pop(name) for name in ("turns",) if name in arguments}
-    agent = ChatAgent(
-        model=client(peer, OpenAIChat, calls="schema"),
-        prompt="neutral",
-        budget=Budget(**limits),
-        **arguments,
-    )
+    model = client(peer, OpenAIChat, calls="schema")
+    agent = bound(model, prompt="neutral", budget=Budget(**limits), **arguments)
     return asyncio.run(agent.run(Topic("q1", "Who built Grenholm Mill?"), tool))
 
 
