@@ -28,6 +28,7 @@ from soundingline.toolkit.evaluation.threats import ComposedCell, Threat, find_t
 _WITHOUT_MODEL = ("KeywordAgent", "OneShotAgent")
 _PI_SERINI = (25.0, 1.0)  # (k1, b), chosen on all questions of BrowseComp-Plus
 BASELINE = "the baseline"
+_SHOWN = 2  # threats of one kind, before a line that counts more than one further one
 
 
 def composed_cells(
@@ -147,10 +148,16 @@ def _baseline(cells: Sequence[ComposedCell], factors: Mapping[str, Any]) -> Comp
 
 
 def lines_of(threats: Sequence[Threat]) -> Iterator[str]:
-    """A line for each threat that is not accepted, and one that names those that are."""
+    """A line for each threat that is not accepted, of one kind at most three, and a line that names
+    those that are accepted."""
+    by_name: dict[str, list[str]] = {}
     for threat in threats:
         if not threat.accepted:
-            yield f"threat to validity ({threat.name}): {threat.text}"
+            by_name.setdefault(threat.name, []).append(threat.text)
+    for name, texts in by_name.items():
+        more = len(texts) - _SHOWN
+        shown = texts if more <= 1 else [*texts[:_SHOWN], f"{more} more, which the report lists"]
+        yield from (f"threat to validity ({name}): {text}" for text in shown)
     if accepted := list(dict.fromkeys(threat.name for threat in threats if threat.accepted)):
         yield f"accepted threats to validity: {', '.join(accepted)}"
 

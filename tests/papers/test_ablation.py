@@ -15,11 +15,13 @@ from soundingline.experiments.naming import AGENT, factors, identity_of
 from soundingline.experiments.validity import (
     composed_cells,
     has_factors,
+    lines_of,
     threats_of,
     threats_of_runs,
 )
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import bound_of
+from soundingline.toolkit.evaluation.threats import Threat
 from soundingline.toolkit.runs import RunFolder
 
 ABLATION = "ablation/tuned_bm25_agent"
@@ -112,6 +114,16 @@ def test_the_settings_of_the_papers_have_the_threats_that_their_page_names():
         "judge_is_agent",
         "one_repeat",
     ]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 1), (3, 3), (4, 3), (18, 3)])
+def test_many_threats_of_one_kind_are_counted(count, shown):
+    many = [Threat("several_changes", f"cell {number}") for number in range(count)]
+    *lines, repeats = lines_of([*many, Threat("one_repeat", "once")])
+    assert len(lines) == shown and repeats == "threat to validity (one_repeat): once"
+    assert lines[0] == "threat to validity (several_changes): cell 0"
+    rest = {4: "2 more, which the report lists", 18: "16 more, which the report lists"}
+    assert lines[-1].endswith(rest.get(count, f"cell {count - 1}"))
 
 
 @pytest.mark.parametrize("scale", [(), ("scale=laptop",)], ids=["paper", "laptop"])
