@@ -105,7 +105,9 @@ def test_pages_are_few_and_their_lines_fit_a_screen():
     pages = list((ROOT / "docs").glob("*.md"))
     assert len(pages) <= 17
     texts = {page.name: TABLES.sub("", page.read_text(encoding="utf-8")) for page in pages}
-    assert sum(len(text.split()) for name, text in texts.items() if name != "results.md") <= 20_000
+    tokens = [word for name, text in texts.items() if name != "results.md" for word in text.split()]
+    # A bar of a table is not a word.
+    assert sum(any(map(str.isalnum, token)) for token in tokens) <= 18_700
     for name, text in texts.items():
         lines = FENCE.sub("", text).splitlines()
         wide = [line for line in lines if len(line) > 115 and not line.startswith("|")]
