@@ -600,7 +600,7 @@ def remember(patch, number):
 
 @settings(max_examples=cases(200))
 @given(
-    st.lists(st.text(st.characters(exclude_categories=[]), max_size=2), max_size=60),
+    st.lists(st.text(max_size=2), max_size=60),
     st.sampled_from([1, 3, 1 << 16]),
 )
 def test_ids_are_refused_if_a_set_of_them_is_smaller(names, recent):
