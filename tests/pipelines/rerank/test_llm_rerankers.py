@@ -170,6 +170,15 @@ def test_texts_are_cut_to_their_first_words():
     assert passages(model.prompts[0]) == ["one two three", "字" * 30]
 
 
+def test_a_passage_has_300_words_by_default():
+    # `max_length` of `create_permutation_instruction`, rank_gpt.py of github.com/sunnweiwei/RankGPT.
+    frame = graded_ranking([1, 2])
+    frame["text"] = ["w " * 301, "w " * 300]
+    model = ScriptedPrompts(lambda prompt: "[1] > [2]")
+    Listwise(model)(frame)
+    assert [len(passage.split()) for passage in passages(model.prompts[0])] == [300, 300]
+
+
 def written(order):
     return " > ".join(f"[{place + 1}]" for place in order)
 
@@ -515,9 +524,9 @@ def completion(text, tokens, top, finish="stop", usage=(100, 40)):
     return Raw(json.dumps({"model": "m", "choices": [choice], "usage": counts}))
 
 
-def reasoned(top, says=" true"):
+def reasoned(top, says=" true", **usage):
     tokens = ["\n", "It", " is", ".", "\n", *CLOSING, says]
-    return completion("\nIt is.\n", tokens, top)
+    return completion("\nIt is.\n", tokens, top, **usage)
 
 
 def unclosed(text="\nIt is old. It may be"):
@@ -640,6 +649,14 @@ def test_reasoning_that_is_not_closed_is_closed_once_and_counted(peer, make):
     counts = it.counts
     assert (counts["forced"], counts["undecided"]) == (1, 0)
     assert (counts["reply_input_tokens"], counts["reply_output_tokens"]) == (250, 41)
+
+
+def test_a_reply_of_rank1_without_usage_is_counted_as_such(peer, make):
+    peer.script.append(reasoned(probable(true=0.6, false=0.2), usage=(None, 40)))
+    it = make()
+    it.score(*sides([PAIR]))
+    named = ("reply_input_tokens", "reply_output_tokens", "reply_unreported")
+    assert [it.counts[name] for name in named] == [0, 40, 1]
 
 
 @pytest.mark.parametrize(
