@@ -171,7 +171,7 @@ def test_texts_are_cut_to_their_first_words():
 
 
 def test_a_passage_has_300_words_by_default():
-    # `max_length` of `create_permutation_instruction` in rank_gpt.py (github.com/sunnweiwei/RankGPT)
+    # `max_length` of `create_permutation_instruction`, github.com/sunnweiwei/RankGPT/rank_gpt.py
     frame = graded_ranking([1, 2])
     frame["text"] = ["w " * 301, "w " * 300]
     model = ScriptedPrompts(lambda prompt: "[1] > [2]")
