@@ -23,6 +23,7 @@ from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels
 from soundingline.toolkit.evaluation.published_tables import published_questions
 from soundingline.toolkit.evaluation.threats import ComposedCell, Threat, find_threats
+from soundingline.toolkit.trajectory import mapping
 
 # Agents that ask no language model, whatever `llm` is.
 _WITHOUT_MODEL = ("KeywordAgent", "OneShotAgent")
@@ -52,7 +53,7 @@ def _cell(
     factors: Mapping[str, str],
     run: EvaluatedRun | None = None,
 ) -> ComposedCell:
-    agent = str((config.get("agent") or {}).get("_target_")).rpartition(".")[2]
+    agent = str(mapping(config.get("agent")).get("_target_")).rpartition(".")[2]
     return ComposedCell(
         label,
         config,
@@ -65,7 +66,7 @@ def _cell(
 
 
 def _questions(config: Mapping[str, Any], factors: Mapping[str, str]) -> int | None:
-    benchmark = config.get("benchmark") or {}
+    benchmark = mapping(config.get("benchmark"))
     for key in ("limit", "questions"):  # the latter of a generated world
         if isinstance(benchmark.get(key), int):
             return int(benchmark[key])
@@ -76,7 +77,7 @@ def _tuned_on_reported(config: Mapping[str, Any], run: EvaluatedRun | None) -> b
     """Whether a retriever has Pi-Serini's parameters on the questions that they were chosen on, or,
     once it has run, the parameters of a tuning without folds on the questions of `tuning.select`
     too."""
-    benchmark = config.get("benchmark") or {}
+    benchmark = mapping(config.get("benchmark"))
     on_their_questions = str(benchmark.get("_target_")).endswith("BrowseCompPlus")
     for retriever in _retrievers(config.get("retriever")):
         if on_their_questions and (retriever.get("k1"), retriever.get("b")) == _PI_SERINI:
