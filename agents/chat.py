@@ -225,7 +225,8 @@ class ChatAgent(Agent):
     async def work(self, episode: Episode) -> None:
         """Answer one question. Any number of questions may run at once; tools run in threads."""
         qid, model, price = episode.topic.qid, self.resources.model, self.resources.price
-        assert model is not None
+        if model is None:
+            raise RuntimeError("the agent has no model: bind it to one")
         metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
         conversation = Conversation(episode, self._wrap(metered), self)
         try:

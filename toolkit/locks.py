@@ -101,8 +101,13 @@ class _Holder(NamedTuple):
 
     @classmethod
     def read(cls, handle: int) -> _Holder:
-        """An incomplete text is unknown: a process may be killed while it writes it."""
-        return cls(**(try_json(os.pread(handle, 4096, 0)) or {}))
+        """Invalid parts are unknown: a process may be killed while it writes them, and the file may
+        come from anywhere."""
+        values = try_json(os.pread(handle, 4096, 0))
+        values = values if isinstance(values, dict) else {}
+        pid, *names = (values.get(name) for name in cls._fields)
+        pid = pid if isinstance(pid, int) and 0 < pid < 1 << 31 else 0
+        return cls(pid, *(name if isinstance(name, str) else "" for name in names))
 
     @property
     def is_elsewhere(self) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from soundingline.toolkit.data import parent
+from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, read_json
 from soundingline.toolkit.search.scoring import SATISFIED, DocumentScore, RequirementScore
 
@@ -195,6 +196,10 @@ class Calibration:
         do = "set agent.calibration to a file of soundingline calibrate, or to null"
         self._fitted: Any = read_json(Path(path), _Isotonic | _Logistic, do=do)
         self.scorer: str = self._fitted["scorer"]
+        if self._fitted["method"] == "isotonic":
+            x, y = self._fitted["x"], self._fitted["y"]
+            if not x or len(x) != len(y) or sorted(x) != x:
+                raise InputError(f"x and y of the calibration {path} are not a function", do=do)
 
     @property
     def fingerprint(self) -> str:

@@ -424,7 +424,9 @@ def test_a_calibration_maps_the_probability_and_its_absence_is_reported(tmp_path
     assert row["score"] == pytest.approx((mean + 0.4) / 2)
     assert not [line for line in mapped.warnings if "calibrated" in line]
     assert Navigator().fingerprints["calibration"] == "none"
-    for damaged in ("", "[]", '{"method": "magic"}'):
+    steps = ({"x": [1], "y": []}, {"x": [], "y": []}, {"x": [0.5, 0.2], "y": [0, 1]})
+    isotonic = [json.dumps({"method": "isotonic", "scorer": "", **each}) for each in steps]
+    for damaged in ("", "[]", '{"method": "magic"}', *isotonic):
         path.write_text(damaged)
         refused("calibration", lambda: Navigator(calibration=str(path)))
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.assertions import refused
 from support.commands import forked
@@ -430,8 +430,9 @@ def test_a_lock_that_is_being_released_is_taken_and_a_nameless_holder_refused(lo
     taking.join(30)
     assert steps == ["taken"]
     monkeypatch.setattr("soundingline.toolkit.locks._NAMING_SECONDS", 0.05)
-    with nameless(lock):
-        refused("process unknown on host unknown", writer_lock(lock).__enter__)
+    for text in ({}, {"pid": -1}, {"pid": 2**70}):
+        with nameless(lock, **text):
+            refused("process unknown on host unknown", writer_lock(lock).__enter__)
 
 
 @pytest.mark.parametrize(("held", "mine"), [("", "this one"), ("another", "")])
@@ -460,6 +461,41 @@ def test_the_lock_of_a_process_on_another_host_is_never_taken_over(lock):
     leave(lock, pid=7, host="elsewhere", sweep="")
     refused(f"by process 7 on host elsewhere.* delete {lock}", writer_lock(lock).__enter__)
     assert json.loads(lock.read_text())["host"] == "elsewhere"
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["pid", "host", "sweep", "other"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=5),
+            st.just(socket.gethostname()),
+            st.lists(st.integers(), max_size=2),
+        ),
+    )
+    | st.lists(st.integers(), max_size=3)
+    | st.none()
+)
+@example({"pid": None})
+@example({"pid": 7, "host": "elsewhere"})
+@example({"pid": None, "host": socket.gethostname()})
+@example({"pid": -1, "host": socket.gethostname()})
+@example({"pid": 2**70, "host": socket.gethostname()})
+def test_whatever_a_lock_file_says_it_is_taken_or_refused_in_one_line(tmp_path_factory, text):
+    lock = tmp_path_factory.getbasetemp() / "any-text" / ".lock"
+    lock.parent.mkdir(exist_ok=True)
+    lock.write_text(json.dumps(text))
+    host = text.get("host") if isinstance(text, dict) else None
+    elsewhere = isinstance(host, str) and host not in ("", socket.gethostname())
+    if elsewhere:
+        refused(f"on host .* delete {lock}", writer_lock(lock).__enter__)
+        assert lock.read_text() == json.dumps(text)
+    else:
+        with writer_lock(lock):
+            assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 # Trajectories survive the way to JSON and back.
