@@ -62,7 +62,7 @@ from soundingline.experiments.sweep import (
 )
 from soundingline.toolkit.console import escape_control, notify, print_traceback
 from soundingline.toolkit.errors import InputError, did_you_mean, our_name
-from soundingline.toolkit.json_text import replace_surrogates
+from soundingline.toolkit.json_text import has_surrogates
 from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.runs.run_folder import SWEEP, VARIED
 
@@ -165,9 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _print_completion(words[1:])
         else:
             name, *others = words
-            if odd := [word for word in words if replace_surrogates(word) != word]:
+            if invalid := list(filter(has_surrogates, words)):
                 raise InputError(
-                    f"{odd[0]!r} is not UTF-8", do="write it in UTF-8, or rename the file"
+                    f"{invalid[0]!r} is not UTF-8", do="write it in UTF-8, or rename the file"
                 )
             parser = CommandParser(name)
             if HELP.intersection(others):

@@ -35,7 +35,7 @@ from soundingline.toolkit.files import (
     read_record,
     write_json,
 )
-from soundingline.toolkit.json_text import replace_surrogates
+from soundingline.toolkit.json_text import has_surrogates, replace_surrogates
 from soundingline.toolkit.locks import building_lock
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _as_unit(number: int, row: Any) -> Unit:
         raise InputError(f"document {number} has the docno {row['docno']!r}", valid="unique ids")
     else:
         docno, text, title = (field_text(number, name, row.get(name)) for name in _ROW)
-    if docno != replace_surrogates(docno):
+    if has_surrogates(docno):
         raise InputError(
             f"document {number} has a lone surrogate in its docno", valid="ids that UTF-8 can hold"
         )

@@ -30,7 +30,7 @@ from typing_extensions import Self
 from soundingline.pipelines.engines.engine import check_support
 from soundingline.toolkit.data import Qrels, Unit
 from soundingline.toolkit.errors import InputError, check_argument_names, did_you_mean
-from soundingline.toolkit.json_text import replace_surrogates
+from soundingline.toolkit.json_text import has_surrogates, replace_surrogates
 from soundingline.toolkit.optional import PackageMissing
 
 if TYPE_CHECKING:
@@ -330,21 +330,23 @@ def bound(stage: Any, collection: Collection) -> Any:
     return stage.bind(collection) if isinstance(stage, Stage) else stage
 
 
+def _column_has_surrogates(frame: pd.DataFrame, name: str) -> bool:
+    column = frame.get(name)
+    if column is None or column.dtype != object:  # Arrow's strings have none
+        return False
+    return has_surrogates("".join(each for each in column.tolist() if isinstance(each, str)))
+
+
 def as_pyterrier(frame: pd.DataFrame) -> pd.DataFrame:
     """A frame as PyTerrier's data model has it, which every stage reads: qids are text, and each
     row of a query has its first query that is not missing (PyTerrier's operators leave other rows
     without one), and the same of all columns of the query. Lone surrogates in queries become
     U+FFFD; `InputError` for a docno with one. The frame itself is not changed."""
-    for name in ("query", "docno"):
-        column = frame.get(name)
-        if column is not None and column.dtype == object:  # Arrow's strings have none
-            given = [each for each in column.tolist() if isinstance(each, str)]
-            if (text := "".join(given)).isascii() or text == replace_surrogates(text):
-                continue
-            if name == "docno":
-                raise InputError("a docno has a lone surrogate", valid="ids that UTF-8 can hold")
-            queries = [replace_surrogates(x) if isinstance(x, str) else x for x in column.tolist()]
-            frame = frame.assign(query=pd.Series(queries, frame.index, dtype=object))
+    if _column_has_surrogates(frame, "docno"):
+        raise InputError("a docno has a lone surrogate", valid="ids that UTF-8 can hold")
+    if _column_has_surrogates(frame, "query"):
+        queries = [replace_surrogates(x) if isinstance(x, str) else x for x in frame["query"]]
+        frame = frame.assign(query=pd.Series(queries, frame.index, dtype=object))
     if "qid" not in frame.columns:
         return frame
     if pd.api.types.infer_dtype(frame["qid"], skipna=False) == "integer":

@@ -25,6 +25,11 @@ def replace_surrogates(text: str) -> str:
     return text
 
 
+def has_surrogates(text: str) -> bool:
+    """Whether a text has a lone surrogate."""
+    return text != replace_surrogates(text)
+
+
 def replace_surrogates_in(value: Any, levels: int = DEEPEST) -> Any:
     """Plain values with the same in every string, and in every key. `ValueError` for lists and
     objects that are nested in more than so many `levels`."""

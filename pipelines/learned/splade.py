@@ -499,8 +499,8 @@ class Splade(SparseEncoder):
     def encode_batch(self, features: Mapping[str, Any], role: str) -> tuple[Tensor, ...]:
         """The weights of a batch: float32 [texts, terms]."""
         most = self._network.max_active_dims
-        kept = {} if most is None else {"max_active_dims": most}
-        weights = self._network(features, task=role, **kept)["sentence_embedding"]
+        limit = {} if most is None else {"max_active_dims": most}
+        weights = self._network(features, task=role, **limit)["sentence_embedding"]
         select = import_optional("sentence_transformers.util").select_max_active_dims
         return (select(weights, most),)
 

@@ -480,9 +480,9 @@ class TorchSearch:
         approximate = self._scores(queries, half)
         least = approximate.topk(depth, dim=1).values[:, -1:]
         least -= least.new_tensor([[self._margin(each, half)] for each in norms])
-        found = (approximate >= least).nonzero().cpu().numpy()
-        ends = np.searchsorted(found[:, 0], np.arange(1, len(queries)))
-        candidates = np.split(found[:, 1], ends)
+        pairs = (approximate >= least).nonzero().cpu().numpy()  # of a query and a document
+        ends = np.searchsorted(pairs[:, 0], np.arange(1, len(queries)))
+        candidates = np.split(pairs[:, 1], ends)
 
         def best(query: Vectors, numbers: NDArray[np.int64]) -> BestDocuments:
             return select_best(numbers, maxsim([query], self._documents, numbers)[0], depth)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from soundingline.toolkit.data import LARGEST_GRADE, Topic
 from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import file_hash
-from soundingline.toolkit.json_text import decode_json, replace_surrogates
+from soundingline.toolkit.json_text import decode_json, has_surrogates
 
 R = TypeVar("R")
 
@@ -27,7 +27,7 @@ HEADERS = frozenset({"query-id", "query_id", "queryid", "qid", "query", "topic"}
 def _as_text(value: Any) -> Any:
     """The digits of an integer, and other values as they are. `ValueError` for a string that UTF-8
     cannot encode."""
-    if isinstance(value, str) and value != replace_surrogates(value):
+    if isinstance(value, str) and has_surrogates(value):
         raise ValueError("half a surrogate pair, from a broken \\u escape")
     return str(value) if type(value) is int else value
 

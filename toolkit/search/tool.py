@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
-from soundingline.toolkit.json_text import replace_surrogates
+from soundingline.toolkit.json_text import has_surrogates
 from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
@@ -108,7 +108,7 @@ class Parameter:
             raise refusal("wrong_type", "a string")
         if len(value) > MAX_CHARACTERS:
             raise refusal("too_long", f"at most {MAX_CHARACTERS} characters")
-        if value != replace_surrogates(value):
+        if has_surrogates(value):
             raise refusal("bad_unicode", "text without lone surrogates")
         if not self.blank and not value.strip():
             raise refusal("empty_value", "a string that is not blank")
