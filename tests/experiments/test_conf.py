@@ -206,9 +206,9 @@ def test_experiments_are_listed_by_their_comments_without_composing_them(capsys,
 
     monkeypatch.setattr("soundingline.experiments.config.initialize_config_dir", noted)
     assert run_entry("list", "experiments") == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     assert len(composed) == 1  # the configuration of the command line
-    rows = dict(line.split(maxsplit=1) for line in told.out.splitlines())
+    rows = dict(line.split(maxsplit=1) for line in printed.out.splitlines())
     folder = CONF / "experiment"
     names = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml")}
     assert {*rows} == {name for name in names if not name.startswith("base/")}
@@ -216,7 +216,7 @@ def test_experiments_are_listed_by_their_comments_without_composing_them(capsys,
         "How deep a ranking the agent may browse: 5, 50 and 1,000 hits."
     )
     assert not [row for row in rows.values() if row.rstrip().endswith(":")]
-    assert "soundingline describe experiment=NAME shows cells, needs, cost" in told.err
+    assert "soundingline describe experiment=NAME shows cells, needs, cost" in printed.err
 
 
 def test_an_experiment_is_described_with_cells_needs_and_the_paper_s_state(capsys):
@@ -232,9 +232,9 @@ def test_an_experiment_is_described_with_cells_needs_and_the_paper_s_state(capsy
     } <= {*lines}
     assert [line for line in lines if line.startswith("estimate: $567")]
     assert run_entry("describe", "experiment=sira/figure3") == 0
-    told = capsys.readouterr()
-    assert "needs: GPU: 37 GB of weights" in told.out
-    assert told.err.splitlines()[-1] == "Next: soundingline rank experiment=sira/figure3"
+    printed = capsys.readouterr()
+    assert "needs: GPU: 37 GB of weights" in printed.out
+    assert printed.err.splitlines()[-1] == "Next: soundingline rank experiment=sira/figure3"
 
 
 # Agents and tools.

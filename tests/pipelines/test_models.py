@@ -238,8 +238,8 @@ def test_batches_that_do_not_fit_are_halved_and_the_rest_with_them(capsys):
         return (torch.tensor(items) * 10,)
 
     lengths = [3, 40, 9, 40, 12, 8, 7, 30, 21, 5]
-    found = in_batches(compute, lengths, lengths, 320, lambda tensors: tensors[0].tolist())
-    assert found == [length * 10 for length in lengths]
+    results = in_batches(compute, lengths, lengths, 320, lambda tensors: tensors[0].tolist())
+    assert results == [length * 10 for length in lengths]
     # 320, then 160, then 80 tokens at most; what was computed is not computed again.
     assert sizes[:3] == [320, 160, 80] and max(sizes[2:]) <= 80
     assert sum(size <= 100 for size in sizes) == len(sizes) - 2

@@ -61,8 +61,8 @@ def test_a_query_and_a_text_are_read_as_valid_ones(text, valid, index, tmp_path)
 def test_documents_are_indexed_as_valid_ones(text, valid, tmp_path):
     def built(name, words):
         rows = [{"docno": "d1", "title": words, "text": f"mill {words} town"}, CORPUS[1]]
-        made = LexicalIndex.build(rows, tmp_path / name)
-        return made.manifest["files"], made.texts(["d1"])
+        index = LexicalIndex.build(rows, tmp_path / name)
+        return index.manifest["files"], index.texts(["d1"])
 
     assert built("a", text) == built("b", valid)
     as_unit = LexicalIndex.build([Unit("d1", "", text)], tmp_path / "c")

@@ -647,8 +647,8 @@ def test_scores_of_enriched_documents_equal_brute_force(
     ]
     weights = {slot(term) if "hashed" in shape else term: weight for term, weight in query.items()}
     numbers, scores = index.search(weights, k1=k1, b=b, depth=10)
-    found = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
-    assert found == pytest.approx(brute_force(terms, query, k1, b), rel=1e-5)
+    score_of = dict(zip(numbers.tolist(), scores.tolist(), strict=True))
+    assert score_of == pytest.approx(brute_force(terms, query, k1, b), rel=1e-5)
 
 
 @pytest.fixture

@@ -140,8 +140,8 @@ def test_the_ranking_is_that_of_loops_over_all_tokens(model, built):
     asked = ["who built the mill", "river"]
     made = encoder(model)
     documents = made.encode([unit.contents for unit in UNITS])
-    found = searched(opened(model, built), made, asked, len(UNITS))
-    rankings = [hits for _, hits in found.groupby("qid", sort=False)]
+    ranked = searched(opened(model, built), made, asked, len(UNITS))
+    rankings = [hits for _, hits in ranked.groupby("qid", sort=False)]
     for query, hits in zip(made.encode_queries(asked), rankings, strict=True):
         exact = {
             unit.unit_id: sum(max(float(token @ row) for row in rows) for token in query)
