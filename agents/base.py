@@ -156,8 +156,8 @@ class RunResources:
         documents: the number of documents. None if that is not known.
         resolver: makes, at its first use, what maps titles, urls and identifiers to documents.
         stages: the groups of the pipeline's stages, which `Budget.stage_seconds` charges.
-        simulated_reader: gives the answer to a question id after the shown texts, in place of a
-            language model. None if the agent asks for none.
+        reader: gives the answer to a question id after the shown texts, in place of a language
+            model (`SimulatedReader`). None if the agent does not use one.
         rounds: question id -> the file of its finished rounds. None: rounds are not saved.
     """
 
@@ -170,7 +170,7 @@ class RunResources:
     documents: int | None = None
     resolver: Callable[[], Resolver] | None = None
     stages: Collection[str] = ()
-    simulated_reader: Callable[[str, Iterable[ShownText]], Answer] | None = None
+    reader: Callable[[str, Iterable[ShownText]], Answer] | None = None
     rounds: Callable[[str], RoundsFile] | None = None
 
 
@@ -202,6 +202,8 @@ class Agent:
     model's settings are not part of the run's name."""
     reads_document_frequencies: ClassVar[bool] = False
     """Whether the agent reads the collection's document frequencies, which need an index."""
+    uses_reader: ClassVar[bool] = False
+    """Whether a simulated reader answers for the agent, by what the benchmark's answers need."""
     calls_tools: ClassVar[bool] = True
     """Whether the agent calls the tools of its session. If not, the run builds no pipeline."""
 

@@ -279,8 +279,6 @@ def describe(
     for override in settings.overrides:
         if not is_choice(override):
             rows.add_row(*override.split("=", 1))
-    if settings.config.agent.get("reader") == "simulated":
-        rows.add_row("simulation", "the reader is simulated: agent.reader=own reads itself")
     cells = overrides_of_cells(settings.overrides, settings.search_path)
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")

@@ -19,7 +19,7 @@ from soundingline.experiments.build import make, stage_model
 from soundingline.experiments.pipeline import asking_groups, role_of
 from soundingline.pipelines.prompting import is_sampled
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
-from soundingline.toolkit.console import exception_of, in_one_line
+from soundingline.toolkit.console import exception_of, in_one_line, notify
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.evaluation import ExactAnswerJudge
@@ -192,19 +192,17 @@ def check_agent(agent: Agent, llm: LanguageModel | None, budget: Budget) -> Agen
 
 
 def simulated_reader(agent: Agent, benchmark: Benchmark, texts: Texts) -> SimulatedReader | None:
-    """The simulation that reads for the agent, if it asks for one (`agent.reader=simulated`);
-    `texts` has the titles and texts of documents. `InputError` if it is known of no question what
-    must be shown."""
-    if getattr(agent, "reader", "") != "simulated":
+    """The simulation that reads for the agent, if it uses one. `texts` has the titles and texts of
+    documents. A notice says that no question can be answered, where the benchmark has answers and
+    it is known of none what must be shown."""
+    if not agent.uses_reader:
         return None
     topics, answers, facts = benchmark.topics, benchmark.answers, benchmark.needed_facts
     needed = needed_texts(topics, answers, benchmark.qrels["evidence"], facts, texts)
-    if not needed.qids:
-        raise InputError(
-            f"agent.reader=simulated on benchmark {benchmark.name}, which has no question with an "
-            "answer in its evidence",
-            valid="a benchmark with short answers and evidence, such as benchmark=fictional",
-            do="set agent.reader=own",
+    if answers and not needed.qids:
+        notify(
+            f"the simulated reader answers `unknown` to all questions: benchmark {benchmark.name} "
+            "has no answer that stands in the evidence of its question"
         )
     return SimulatedReader(needed, answers)
 

@@ -322,7 +322,7 @@ def bound_agents(this: Components, context: RunContext, model: ChatModel | None)
         "model": model,
         "ledger": context.ledger,
         "resolver": this.built.collection.resolver,
-        "simulated_reader": this.simulated_reader,
+        "reader": this.reader,
         "stages": tuple(this.built.parts),
     }
 

@@ -107,7 +107,7 @@ class Components:
     backend: PipelineBackend
     parts: Mapping[str, Any]
     judge: RunJudge
-    simulated_reader: SimulatedReader | None = None
+    reader: SimulatedReader | None = None
 
     @property
     def rollouts(self) -> int:

@@ -21,12 +21,13 @@ from soundingline.experiments.config import (
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.comparison import factor_labels
+from soundingline.toolkit.evaluation.evaluation import KEYWORD_AGENT, agent_class
 from soundingline.toolkit.evaluation.published_tables import published_questions
 from soundingline.toolkit.evaluation.threats import ComposedCell, Threat, find_threats
 from soundingline.toolkit.trajectory import mapping
 
 # Agents that ask no language model, whatever `llm` is.
-_WITHOUT_MODEL = ("KeywordAgent", "OneShotAgent")
+_WITHOUT_MODEL = (KEYWORD_AGENT, "OneShotAgent")
 _PI_SERINI = (25.0, 1.0)  # (k1, b), chosen on all questions of BrowseComp-Plus
 BASELINE = "the baseline"
 _SHOWN = 2  # threats of one kind, before a line that counts more than one further one
@@ -53,7 +54,7 @@ def _cell(
     factors: Mapping[str, str],
     run: EvaluatedRun | None = None,
 ) -> ComposedCell:
-    agent = str(mapping(config.get("agent")).get("_target_")).rpartition(".")[2]
+    agent = agent_class(config)
     return ComposedCell(
         label,
         config,

@@ -1,4 +1,5 @@
-"""The agent without a language model: its steps on a question, and its answer."""
+"""The agent without a language model: its searches and reads, and the simulated reader that answers
+from what these showed."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from soundingline.agents.base import (
     RunResources,
     search_tool_of,
 )
-from soundingline.agents.keyword.answers import AnswerType, SeenEvidence, answer_type, count_votes
 from soundingline.agents.keyword.clues import Rarity, find_clues, make_queries
-from soundingline.toolkit.errors import InputError, check_int
+from soundingline.agents.keyword.evidence import SeenEvidence
+from soundingline.toolkit.errors import check_int
 from soundingline.toolkit.runs.run_folder import question_of
 from soundingline.toolkit.search.answers import ShownText, format_answer, shown_texts
 from soundingline.toolkit.search.session import SearchTool
@@ -25,11 +26,9 @@ from soundingline.toolkit.trajectory import Answer
 if TYPE_CHECKING:
     from soundingline.toolkit.evaluation.funnel import NeededTexts
 
-_CITED = 3
 _MOST_READS = 4  # reading calls of a question
 _QUERY_TERMS = 24  # words of one query
 _MOST_CALLS = 40  # tool calls of a question
-READERS = ("own", "simulated")
 _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 
 
@@ -73,43 +72,42 @@ class SimulatedReader:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KeywordAgent(Agent):
-    """Queries of clues, reading, and a vote over typed answer candidates.
+    """Queries of clues, reading, and the `SimulatedReader` of the run (`bind`), which then reads
+    what the searches and reads have shown.
 
     Args:
         max_searches: searches of a question.
-        reader: `own`, or `simulated` for a `SimulatedReader` of the run, which only benchmarks with
-            known facts have. It reads what the searches and reads have shown, after they are over.
 
     The rarity of a word comes from the collection's index (`bind`), else from its form.
     A question takes at most 40 tool calls, 4 of which read. The status is `completed`, or `steered`
-    if the tool closed and the answer is based on what was seen until then. Deterministic.
+    if the tool closed and the answer is based on what was seen until then. Without a reader the
+    answer is `unknown`. Deterministic.
 
     Raises:
         InputError: for impossible values.
 
     Example:
-        >>> asyncio.run(KeywordAgent(max_searches=2).run(topic, tool)).answer.exact
+        >>> agent = KeywordAgent(max_searches=2).bind(RunResources(Budget(), reader=reader))
+        >>> asyncio.run(agent.run(topic, tool)).answer.exact
         '1820'
     """
 
     name = "keyword"
     reads_document_frequencies = True
+    uses_reader = True
 
     max_searches: int = 3
-    reader: str = "own"
 
     def __post_init__(self) -> None:
         check_int("max_searches", self.max_searches, ge=0)
-        if self.reader not in READERS:
-            raise InputError(f"agent.reader={self.reader!r}", valid=", ".join(READERS))
-        self._simulated: Callable[[str, Iterable[ShownText]], Answer] | None = None
         self.rarity = Rarity()
+        self.reader: Callable[[str, Iterable[ShownText]], Answer] | None = None
 
     def bind(self, resources: RunResources) -> KeywordAgent:
-        """See `Agent`: binds the collection's statistics."""
+        """See `Agent`: binds the collection's statistics and the simulated reader."""
         bound = copy.copy(self)
         bound.rarity = Rarity(resources.document_frequency, resources.documents)
-        bound._simulated = resources.simulated_reader if self.reader == "simulated" else None
+        bound.reader = resources.reader
         return bound
 
     def check_tool(self, tool: SearchTool) -> None:
@@ -122,10 +120,9 @@ class KeywordAgent(Agent):
         search = KeywordSearch(self, episode)
         search.search()
         search.read()
-        if self._simulated is None:
-            answer = search.answer()
-        else:
-            answer = self._simulated(episode.topic.qid, shown_texts(episode.tool.calls))
+        answer = Answer("No reader is bound.", "unknown", 0.0)
+        if self.reader is not None:
+            answer = self.reader(episode.topic.qid, shown_texts(episode.tool.calls))
         text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
@@ -181,7 +178,7 @@ class KeywordSearch:
             page = result.page if result else None
             if isinstance(page, DocumentPage):
                 text = "\n".join(page.lines).strip()
-                self._evidence.add(unread.unit_id, page.title, text, opened=True)
+                self._evidence.add(unread.unit_id, page.title, text)
                 self._evidence.visited(unread, page.continuation)
             else:
                 self._evidence.visited(unread, None)
@@ -190,18 +187,3 @@ class KeywordSearch:
         """The result, after counting refusals in a row."""
         self._refused = self._refused + 1 if result is None else 0
         return result
-
-    def answer(self) -> Answer:
-        """The answer with most votes; `unknown` with confidence 0 if nothing was seen.
-
-        Confidence is the vote's share times the part of the question that its best sentence covers.
-        """
-        sentences, trust = self._evidence.sentences, self._evidence.trust()
-        votes = count_votes(answer_type(self._question), sentences, self._weights, trust)
-        if not votes:
-            votes = count_votes(AnswerType("phrase"), sentences, self._weights, trust)
-        if not votes:
-            return Answer("Nothing that was found speaks of the question.", "unknown", 0.0)
-        best = votes[0]
-        confidence = round(100 * best.share * best.coverage)
-        return Answer(best.sentence, best.text, confidence, best.docids[:_CITED])

@@ -38,7 +38,6 @@ REFUSED = [
     (Budget, {"stage_seconds": {"rerank": 1}}, "names rerank. valid: rewriter, .*, reranker"),
     (Budget, {"stage_seconds": {"reranker": -1}}, "budget.stage_seconds.reranker=-1"),
     *((KeywordAgent, {"max_searches": most}, "max_searches") for most in (-1, 2.5, True)),
-    (KeywordAgent, {"reader": "best"}, r"agent.reader='best'. valid: own, simulated"),
     *((Navigator, {name: 0}, name) for name in ("rounds", "queries", "requirements", "pool")),
     *((Navigator, {name: 0}, name) for name in ("shown", "listed", "patience", "ordered")),
     *((Navigator, {name: 0}, name) for name in ("enough", "librarians", "librarian_seconds")),

@@ -1,5 +1,5 @@
-"""The agent without a language model: clues, types of answers, votes, and questions; and the
-simulated reader, whose search knows nothing of the facts that it reads."""
+"""The agent without a language model: clues, what it has seen, and questions; and the simulated
+reader, of whose facts the search knows nothing."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ import pytest
 from support.benchmarks import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
+from soundingline.agents.baselines import OneShotAgent
 from soundingline.agents.keyword import KeywordAgent, SimulatedReader
 from soundingline.agents.keyword import agent as keyword_agent
-from soundingline.agents.keyword.answers import FINDERS, Reader, answer_type, count_votes
 from soundingline.agents.keyword.clues import (
     Clue,
     Rarity,
@@ -26,15 +26,18 @@ from soundingline.agents.keyword.clues import (
     make_queries,
     words,
 )
+from soundingline.agents.keyword.evidence import Coverage, ReadingPosition, SeenEvidence
 from soundingline.experiments import Experiment
 from soundingline.experiments.rollouts import simulated_reader
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic
-from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import evaluate_run
+from soundingline.toolkit.evaluation.answers import findable
 from soundingline.toolkit.evaluation.funnel import NeededTexts
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.search.answers import ShownText
+from soundingline.toolkit.search.tool import Continuation
 
 # Clues and queries.
 
@@ -123,159 +126,50 @@ def test_queries_are_the_whole_question_its_names_and_its_rarest_words():
     assert [clue.text for clue in heaviest(clues, 3)] == ["b1", "c1", "d1"]
 
 
-# Candidates and votes.
-
-
-@pytest.mark.parametrize(
-    ("question", "kind"),
-    [
-        ("When was Ada born?", "date"),
-        ("In what year did the mill burn?", "year"),
-        ("Grant was elected in which year?", "year"),
-        ("How many children had she?", "number"),
-        ("How long is the river?", "measure"),
-        ("How old was Pascal when he died?", "measure"),
-        ("Who wrote it?", "name"),
-        ("To whom was it sold?", "name"),
-        ("Where is the bridge?", "place"),
-        ("Why did he leave?", "reason"),
-        ("Which city hosts the fair?", "name"),
-        ("What is a young swan called?", "phrase"),
-        ("Did she return?", "yes_no"),
-        ("Is the swan black or white?", "choice"),
-        ("She left in 1911. Where did she go?", "place"),
-        ("Tell of the mill.", "phrase"),
-        ("", "phrase"),
-    ],
-)
-def test_the_question_word_gives_the_kind(question, kind):
-    assert answer_type(question).kind == kind
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "wanted"),
-    [
-        ("date", "Born September 22, 1791, died 25 May 1867.", "September 22, 1791 | 25 May 1867"),
-        ("date", "It began in April 1793 and ended in 1815.", "April 1793 | 1815"),
-        ("date", "Flight 9000 had 120 seats.", ""),
-        ("year", "On 25 August 1867 and in the 12th century.", "1867 | 12th century"),
-        (
-            "number",
-            "1,234 cows, twenty-five goats, $3.5 million",
-            "1,234 | twenty-five | $3.5 million",
-        ),
-        ("number", "About 12% of B52 crews", "12%"),
-        ("number", "nothing to count", ""),
-        ("measure", "It is 42 months and 16.5 km long.", "42 months | 16.5 km"),
-        ("name", "In Oslo the Bank of Brel met Jean-Luc in May.", "Oslo | Bank of Brel | Jean-Luc"),
-        ("name", "He met Élise Øverland.", "Élise Øverland"),
-        ("place", "Then Faraday moved to Surrey.", "Faraday | Surrey"),
-        ("reason", "He left because of the flood, and died.", "the flood, and died"),
-        ("phrase", "Young swans are known as cygnets.", "Young | Young swans | cygnets"),
-    ],
-)
-def test_candidates_of_each_kind_are_read_where_they_are(kind, text, wanted):
-    candidates = list(FINDERS[kind](text))
-    assert " | ".join(candidate.text for candidate in candidates) == wanted
-    where = [text.find(each.text, each.start) - each.start for each in candidates]
-    assert not any(where) or kind == "reason"
-
-
-def test_a_place_after_a_preposition_weighs_more():
-    subject, place = FINDERS["place"]("Then Faraday moved to Surrey.")
-    assert place.weight > subject.weight
-
-
 CLUES = {"museum": 1.0, "found": 0.5, "tulsa": 0.5}
 
 
-def test_sentences_are_scored_by_coverage_with_the_title_and_half_of_the_sentence_before():
-    text = "The museum was founded in 1939. It is large. Founding took money."
-    first, last = Reader(CLUES).sentences("d1", "Tulsa", text)
-    assert (first.score, last.score) == (pytest.approx(2.0 / 2), pytest.approx(1.0 / 2))
-    assert [(clue, text[at : at + 6]) for clue, at in first.matches] == [
-        ("museum", "museum"),
-        ("found", "founde"),
-    ]
-    (_, after) = Reader(CLUES).sentences("d1", "", "The museum stands. Founded late.")
-    assert after.score == pytest.approx((0.5 + 0.5 * 1.0) / 2)
-    assert Reader({}).sentences("d1", "", "The museum stands.") == []
-
-
-def votes(question, *documents, clues=CLUES, title="", trust=1.0):
-    reader = Reader(clues)
-    sentences = [
-        sentence
-        for number, text in enumerate(documents)
-        for sentence in reader.sentences(f"d{number}", title, text)
-    ]
-    trusted = {f"d{number}": trust for number in range(len(documents))}
-    return count_votes(answer_type(question), sentences, clues, trusted)
-
-
-RIGHT, WRONG = "The museum was founded in 1939.", "The museum was founded in 1921."
-WHEN, WAS = "When was the museum founded?", "Was the museum founded in Tulsa?"
-
-
 @pytest.mark.parametrize(
-    ("question", "documents", "options", "answer"),
+    ("title", "text", "covered"),
     [
-        # The candidate that is nearest to the clues wins.
-        (
-            WHEN,
-            ["The museum was founded in 1939 after a quarrel that had begun in the year 1921."],
-            *({}, "1939"),
-        ),
-        # Words of the title weigh less than the rest of the question.
-        (
-            "Who founded the museum of Tulsa?",
-            ["Tulsa Mayor Ann Hill came. The museum was founded by Waite Phillips, Tulsa Mayor."],
-            *({"title": "Tulsa"}, "Waite Phillips"),
-        ),
-        # Documents that agree outvote one that repeats itself.
-        (WHEN, [" ".join([WRONG] * 3), RIGHT, RIGHT], {}, "1939"),
-        # Words of the question are no answer.
-        (
-            "Who founded the Tulsa museum?",
-            ["The Museum of Tulsa was founded by Waite Phillips."],
-            *({}, "Waite Phillips"),
-        ),
-        (WHEN, [RIGHT], {"trust": 0}, None),
-        (WAS, ["The museum was founded in Tulsa."], {}, "Yes"),
-        (WAS, ["The museum was never founded in Tulsa."], {}, "No"),
-        (WAS, [], {}, None),
-        (
-            "Is the swan black or white?",
-            ["The swan is white. Black coal burns elsewhere in the museum of Oslo."],
-            *({"clues": {"swan": 1.0, "black": 0.5, "white": 0.5}}, "white"),
-        ),
+        ("Tulsa", "The museum was founded in 1939. It is large.", 2.0 / 2),
+        ("Tulsa", "It is large. Founding took money.", 1.0 / 2),
+        ("", "Fog. Founded late. Fog.", 0.5 / 2),
+        # Half of the sentence before, and the best sentence of all.
+        ("", "Tulsa lies here. The museum stands.", (1.0 + 0.5 * 0.5) / 2),
+        ("Tulsa", "It is large.", 0.0),
     ],
-    ids=["near", "title", "agree", "question", "untrusted", "yes", "no", "nothing", "choice"],
 )
-def test_the_answer_with_most_votes(question, documents, options, answer):
-    result = votes(question, *documents, **options)
-    assert (result[0].text if result else None) == answer
+def test_the_best_sentence_counts_with_the_title_and_half_of_the_sentence_before(
+    title, text, covered
+):
+    assert Coverage(CLUES).of_best_sentence(title, text) == pytest.approx(covered)
+    assert Coverage({}).of_best_sentence(title, text) == 0
 
 
-def test_shares_sum_to_one_and_name_their_documents():
-    first, second = votes(WHEN, "The museum was founded in 1939, not in 1921.", trust=0.7)
-    assert first.share + second.share == pytest.approx(1)
-    assert (first.docids, first.sentence) == (
-        ("d0",),
-        "The museum was founded in 1939, not in 1921.",
-    )
+def test_the_most_promising_document_is_read_first_and_read_on_last():
+    """Reciprocal ranks with a damping of 10, times half and the coverage of the best sentence."""
+    evidence = SeenEvidence({"mill": 1.0, "aske": 1.0})
+    assert evidence.next_unread() is None
+    evidence.rank(["a%p3", "b", "a%p1", "c"])  # 1/11, 1/12, and 1/14
+    evidence.add("c", "", "The mill on the Aske.")
+    # The promises: c 1.5/14 = .107, a .5/11 = .045, b .5/12 = .042.
+    assert evidence.next_unread() == ReadingPosition("c")
+    more = Continuation("read_document", {"docid": "c", "offset": 9})
+    evidence.visited(ReadingPosition("c"), more)  # the rest of c: .054
+    assert evidence.next_unread() == ReadingPosition("c", more)
+    evidence.visited(ReadingPosition("c"), None)
+    assert evidence.next_unread() == ReadingPosition("a%p3")
 
 
 SCORES = """
-from soundingline.agents.keyword.answers import SeenEvidence
+from soundingline.agents.keyword.evidence import Coverage
 clues = {f"clue{number:02}x": 1 / (number + 3) for number in range(40)}
-evidence = SeenEvidence(clues)
-evidence.rank([f"d{number}" for number in range(30)])
+coverage = Coverage(clues)
 for number in range(30):
     clause = " ".join(list(clues)[number % 7 : number + 9])
     text = f"Brel {clause} harbour {number}. The Slate {clause[:40]} mill slate."
-    evidence.add(f"d{number}", "", text)
-print([sentence.score for sentence in evidence.sentences])
+    print(coverage.of_best_sentence("", text))
 """
 
 
@@ -285,7 +179,7 @@ def test_scores_do_not_depend_on_the_seed_of_hashes():
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         command = [sys.executable, "-c", SCORES]
         outputs.add(subprocess.check_output(command, env=environment))
-    assert len(outputs) == 1 and len(outputs.pop()) > 500
+    assert len(outputs) == 1 and len(outputs.pop().split()) == 30
 
 
 # Questions.
@@ -322,10 +216,16 @@ INTERFACES = {
     "top k with get_document": TopK(get_document=True),
 }
 MILL = "Who built Grenholm Mill?"
+BUILDER = ("Torvald Brekke", "mill")
 
 
-def ask(question=MILL, tool=None, **arguments):
-    agent = KeywordAgent(**arguments)
+def ask(question=MILL, tool=None, *, needed=BUILDER, **arguments):
+    """The trajectory of a question whose answer stands in a document: `needed` are both."""
+    answer, docid = needed
+    reader = SimulatedReader(
+        NeededTexts({"q1": {docid: findable([answer])}}, {}, {}), {"q1": [answer]}
+    )
+    agent = KeywordAgent(**arguments).bind(RunResources(Budget(), reader=reader))
     return asyncio.run(agent.run(Topic("q1", question), tool or ranked()))
 
 
@@ -343,18 +243,15 @@ def names(trajectory):
         ("Where was Torvald Brekke born?", "Lysanger", "brekke"),
         ("How many bridges has the river Aske?", "eleven", "river"),
         ("What are young swans known as?", "cygnets", "swan"),
-        ("Was the Grenholm Mill rebuilt?", "No", "mill"),
     ],
 )
 def test_plain_questions_are_answered_and_cited_through_every_interface(
     interface, question, answer, docid
 ):
-    trajectory = ask(question, ranked(interface))
+    trajectory = ask(question, ranked(interface), needed=(answer, docid))
     assert trajectory.status == "completed", trajectory.traceback
-    assert trajectory.answer.exact == answer
-    assert docid in trajectory.answer.citations
-    assert tuple(trajectory.answer.citations) == tuple(trajectory.tiers["cited"])
-    assert 0 < (trajectory.answer.confidence or 0) <= 100
+    assert (trajectory.answer.exact, trajectory.answer.confidence) == (answer, 100)
+    assert trajectory.answer.citations == tuple(trajectory.tiers["cited"]) == (docid,)
 
 
 @pytest.mark.parametrize("interface", INTERFACES.values(), ids=INTERFACES.keys())
@@ -416,7 +313,7 @@ def test_a_long_document_is_read_on_from_where_the_page_ended():
     lines = [f"Line {number} says nothing." for number in range(1, 500)]
     text = "\n".join([*lines, "Grenholm Mill was built by Torvald Brekke."])
     tool = RankedBrowsing(excerpt="none").open(WordBackend({"d": text}), store_of({"d": text}))
-    trajectory = ask(MILL, tool)
+    trajectory = ask(MILL, tool, needed=("Torvald Brekke", "d"))
     read = [call.arguments for call in trajectory.calls if call.name == "read_document"]
     assert [arguments.get("offset") for arguments in read] == [None, 201, 401]
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -426,7 +323,8 @@ def test_passages_are_read_from_where_they_start():
     long = "\n".join(["Nothing here."] * 300 + ["Grenholm Mill was built by Torvald Brekke."])
     passages = {"d%p0": "Nothing here.", "d%p1": "Grenholm Mill was built by Torvald Brekke."}
     store = store_of({"d": long}, passages)
-    trajectory = ask(MILL, RankedBrowsing().open(WordBackend(passages), store))
+    tool = RankedBrowsing().open(WordBackend(passages), store)
+    trajectory = ask(MILL, tool, needed=("Torvald Brekke", "d"))
     (read,) = [call for call in trajectory.calls if call.name == "read_document"]
     assert "lines 301-301 of 301" in read.output
     assert trajectory.answer.exact == "Torvald Brekke"
@@ -477,9 +375,9 @@ def test_a_single_refusal_is_survived():
 
 
 @pytest.mark.slow
-def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_root, tmp_path):
-    """Every tenth question of `dev`. The bounds are far below what was measured (1.0 and .27), and
-    far above a broken part (an answer of the wrong kind or place is right in hardly any)."""
+def test_on_long_articles_it_finds_evidence_and_answers_mostly(data_root, tmp_path):
+    """Every tenth question of `dev`. The bounds are far below what was measured (1.0 and .73), and
+    far above a broken part."""
     rows = (data_root / "cmuqa" / "qrels" / "dev.tsv").read_text(encoding="utf-8").splitlines()
     qids = list(dict.fromkeys(row.split("\t")[0] for row in rows[1:]))[::10]
     (tmp_path / "qids.txt").write_text("\n".join(qids), encoding="utf-8")
@@ -489,7 +387,7 @@ def test_on_long_articles_it_finds_evidence_mostly_and_answers_sometimes(data_ro
     run = Experiment.compose(*benchmark, *folders).run()
     assert run.counts["failed"] == 0
     assert run.metrics["recall_opened"] >= 0.7
-    assert run.metrics["accuracy"] >= 0.1
+    assert run.metrics["accuracy"] >= 0.5
 
 
 LAUNCHED = StatedFact(
@@ -583,10 +481,10 @@ def test_the_pages_of_a_question_state_exactly_the_facts_that_it_needs(hops, rep
             assert reader(topic.qid, rest).exact == "unknown"
 
 
-def run_with(reader, made, agent="simulated", tool=None):
+def run_with(reader, made, tool=None):
     pages = {page.docid: page for page in made.documents()}
     backend = WordBackend({docid: f"{page.title} {page.text}" for docid, page in pages.items()})
-    bound = KeywordAgent(reader=agent).bind(RunResources(Budget(), simulated_reader=reader))
+    bound = KeywordAgent().bind(RunResources(Budget(), reader=reader))
     store = store_of(pages)
     return [
         asyncio.run(bound.run(topic, (tool or RankedBrowsing()).open(backend, store)))
@@ -609,7 +507,7 @@ def test_the_search_is_the_same_whatever_the_reader_knows():
 
     simulated = run_with(true, made)
     assert calls(simulated) == calls(run_with(false, made))
-    assert calls(simulated) == calls(run_with(None, made, "own"))
+    assert calls(simulated) == calls(run_with(None, made))
     assert [each.answer for each in simulated] == [each.answer for each in run_with(true, made)]
     right = [each.answer.exact == made.answers[each.qid][0] for each in simulated]
     assert any(right) and not all(right)
@@ -643,14 +541,19 @@ def test_the_pages_of_one_document_are_read_as_one_text():
     tool = RankedBrowsing(read_limit=5, excerpt="none").open(
         WordBackend({"d1": "Brel Star"}), store
     )
-    agent = KeywordAgent(reader="simulated").bind(RunResources(Budget(), simulated_reader=READER))
+    agent = KeywordAgent().bind(RunResources(Budget(), reader=READER))
     given = asyncio.run(agent.run(Topic("one", "When did Brel Star leave?"), tool))
     assert [call.name for call in given.calls].count("read_document") == 2
     assert given.answer.exact == "1874"
 
 
-def test_another_reader_and_a_benchmark_without_answers_in_its_evidence_are_refused():
-    benchmark = world(questions="sets:2")
-    assert simulated_reader(KeywordAgent(), benchmark, benchmark.document_texts) is None
-    with pytest.raises(InputError, match=r"no question with an answer.*set agent.reader=own"):
-        simulated_reader(KeywordAgent(reader="simulated"), benchmark, benchmark.document_texts)
+@pytest.mark.parametrize("answers", [{}, {"q1": ["fog"]}])
+def test_a_benchmark_without_answers_in_its_evidence_is_answered_by_unknown(capsys, answers):
+    """A notice says so where the benchmark has answers, which a user expects to be scored."""
+    topics = [Topic("q1", MILL)]
+    benchmark = Benchmark("sets", topics=topics, qrels={"evidence": {}}, answers=answers)
+    reader = simulated_reader(KeywordAgent(), benchmark, lambda docids: ())
+    assert reader("q1", [ShownText("d1", "", "fog")]).exact == "unknown"
+    assert ("has no answer that stands in the evidence" in capsys.readouterr().err) == bool(answers)
+    assert asyncio.run(KeywordAgent().run(Topic("q1", MILL), ranked())).answer.exact == "unknown"
+    assert simulated_reader(OneShotAgent(), benchmark, lambda docids: ()) is None

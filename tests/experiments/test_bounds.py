@@ -127,7 +127,7 @@ def sweep(tmp_path_factory):
     os.chdir(tmp_path_factory.mktemp("bounds"))
     try:
         for name, words in CELLS.items():
-            command = ("agent=keyword_simulated", *WORLD, *words, f"name={name}")
+            command = ("agent=keyword", *WORLD, *words, f"name={name}")
             assert run_entry("run", *command) == 0
         yield {name: load_run(Path("runs", name).resolve()) for name in CELLS}
     finally:

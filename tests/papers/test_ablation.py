@@ -240,7 +240,7 @@ def test_a_laptop_form_that_runs_another_agent_is_refused(agent, given, code, ca
     (tmp_path / "own" / "experiment" / "mine.yaml").write_text(option)
     command = ("run", "--config-dir", str(tmp_path / "own"), "experiment=mine", *LAPTOP, *given)
     assert run_entry(*command) == code
-    refusal = f"experiment=mine has the agent {agent}, and scale=laptop would run keyword_simulated"
+    refusal = f"experiment=mine has the agent {agent}, and scale=laptop would run keyword"
     assert (refusal in capsys.readouterr().err) == (code == 2)
     assert (tmp_path / "runs" / "own").exists() == (code == 0)
 

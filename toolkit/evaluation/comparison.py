@@ -11,7 +11,13 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError, check_call, did_you_mean
-from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, html_table, stand_ins
+from soundingline.toolkit.evaluation.evaluation import (
+    KEYWORD_AGENT,
+    EvaluatedRun,
+    agent_class,
+    html_table,
+    stand_ins,
+)
 from soundingline.toolkit.evaluation.statistics import Paired, holm, paired_test
 from soundingline.toolkit.runs.manifest import EVIDENCE, SEALED
 from soundingline.toolkit.trajectory import mapping
@@ -197,8 +203,8 @@ def bound_of(config: Mapping[str, Any]) -> str:
     `closed book`, `retrieve-then-read`, `oracle's ranking`, `evidence given` (the oracle's ranking
     of evidence alone), or `evidence removed`; empty for any other run."""
     agent, retriever = (mapping(config.get(group)) for group in ("agent", "retriever"))
-    name = str(agent.get("_target_")).rpartition(".")[2]
-    searches = agent.get("max_searches") if name == "KeywordAgent" else None
+    name = agent_class(config)
+    searches = agent.get("max_searches") if name == KEYWORD_AGENT else None
     if name == "ClosedBookAgent" or searches == 0:
         return "closed book"
     if mapping(config.get(_BENCHMARK)).get("remove_evidence"):

@@ -43,6 +43,7 @@ from soundingline.toolkit.files import (
 from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder
+from soundingline.toolkit.trajectory import mapping
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,7 @@ FORMAT = 2
 VERDICTS = Path("evaluation", "verdicts.json")
 JUDGES = Path("evaluation", "judges.json")
 RANKINGS = "run.trec"
+KEYWORD_AGENT = "KeywordAgent"  # its answers are those of a simulated reader
 _LARGEST = 1e30
 _REPEATS = "evaluation/repeats.json"
 _SUMMARY = "evaluation/summary.json"
@@ -225,13 +227,18 @@ def html_table(frame: pd.DataFrame, title: str, note: str, *, index: bool = True
     return "".join([*lines, frame.to_html(index=index, border=0, float_format="{:.4g}".format)])
 
 
+def agent_class(config: Mapping[str, Any]) -> str:
+    """The class of the agent of a configuration, without its module; empty without an agent."""
+    return str(mapping(config.get("agent")).get("_target_", "")).rpartition(".")[2]
+
+
 def stand_ins(runs: Sequence[EvaluatedRun]) -> str:
     """Sentences that name the simulated reader, if one has given answers of the runs, and the
     models whose recorded replies a run has used."""
     configs = [run.manifest.get("config") or {} for run in runs]
     simulated = sum(
-        isinstance(it.get("agent"), Mapping) and it["agent"].get("reader") == "simulated"
-        for it in configs
+        "accuracy" in run.metrics and agent_class(config) == KEYWORD_AGENT
+        for run, config in zip(runs, configs, strict=True)
     )
     options = [option for it in configs for option in it.values() if isinstance(option, Mapping)]
     recorded = [one for one in options if str(one.get("_target_")).endswith(".RecordedChat")]
