@@ -87,9 +87,8 @@ class KeywordAgent(Agent):
         InputError: for impossible values.
 
     Example:
-        >>> agent = KeywordAgent(max_searches=2).bind(RunResources(Budget(), reader=reader))
-        >>> asyncio.run(agent.run(topic, tool)).answer.exact
-        '1820'
+        >>> [call.name for call in asyncio.run(KeywordAgent(max_searches=1).run(topic, tool)).calls]
+        ['search', 'read_document']
     """
 
     name = "keyword"

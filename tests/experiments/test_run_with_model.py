@@ -416,7 +416,7 @@ def test_what_belongs_to_a_question_is_found_in_each_of_its_repeats(entry):
     says = json.dumps({"keywords": ["a stone mill"]})
     enriched = ("enrichment=sira", "enrichment.sides=query", "enrichment.apply_to=question")
     model = ("llm@enrichment_llm=scripted", f"enrichment_llm.says='{says}'", MODEL[0])
-    agent = ("agent=keyword", "agent.reader=simulated", "name=r", "repeats=2")
+    agent = ("agent=keyword", "name=r", "repeats=2")
     assert entry("run", *TINY, *agent, *model, *enriched, "traces=false") == 0
     first, second = RunFolder("runs/r").repeats()
     assert {*first.statuses().values(), *second.statuses().values()} == {"completed"}

@@ -6,6 +6,7 @@ scipy and statsmodels are imported inside the tests that need them: their import
 import json
 import math
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from statistics import NormalDist
@@ -426,15 +427,16 @@ def test_comparisons_and_runs_are_frames_and_tables():
     assert list(compare([], []).to_frame().columns) == list(frame.columns)
     run = EvaluatedRun(
         name="<b>",
-        metrics={"AP": 0.51234, "ECE": 0.25},
-        denominators={"AP": 2, "ECE": 1},
+        metrics={"AP": 0.51234, "ECE": 0.25, "accuracy": 0.5},
+        denominators={"AP": 2, "ECE": 1, "accuracy": 2},
         per_question={"AP": {"q1": 0.5, "q2": 0.52468}, "dollars": {"q2": 0.1}},
         counts={"questions": 2, "failed": 1},
-        manifest={"config": {"agent": {"reader": "simulated"}}},
+        manifest={"config": {"agent": {"_target_": "agents.KeywordAgent"}}},
     )
     assert run.to_frame().to_dict("index") == {
         "AP": {"value": 0.51234, "n": 2},
         "ECE": {"value": 0.25, "n": 1},
+        "accuracy": {"value": 0.5, "n": 2},
     }
     by_question = run.to_frame(per_question=True)
     assert by_question["AP"].to_dict() == {"q1": 0.5, "q2": 0.52468}
@@ -442,6 +444,7 @@ def test_comparisons_and_runs_are_frames_and_tables():
     html = run._repr_html_()
     assert "&lt;b&gt;: 2 questions, 1 failed" in html and "<td>0.5123</td>" in html
     assert "Simulated reader" in html and "Simulated reader" in compare([run], [])._repr_html_()
+    assert "Simulated reader" not in replace(run, metrics={"AP": 0.51234})._repr_html_()
     assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
 
 
