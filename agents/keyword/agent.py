@@ -36,7 +36,8 @@ _PATIENCE = 3  # refusals in a row after which the tool is taken to be closed
 class SimulatedReader:
     """Answers a question right if the texts that an agent was shown have what the answer needs
     (the measure `answer_shown`), and says `unknown` otherwise. It never guesses and never misreads,
-    so that accuracy isolates retrieval.
+    so that accuracy isolates retrieval. It cites nothing, because the final ranking of an agent has
+    cited documents first: its measures would know the judgements.
 
     Args:
         needed: what must be shown for each question.
@@ -59,7 +60,6 @@ class SimulatedReader:
         0."""
         qid = qid if qid in self.answers else question_of(qid)
         sources = self.needed.sources(qid, shown)
-        found = tuple(dict.fromkeys(docid for docid in sources if docid))
         stated = sum(docid is not None for docid in sources)
         facts = f"{stated} of {len(sources)} needed facts were"
         answer = "the answer was" if stated else "the answer was not"
@@ -67,7 +67,7 @@ class SimulatedReader:
         explanation = f"Simulated reader: {shown_part} shown."
         if stated < len(sources):
             return Answer(explanation, "unknown", 0.0)
-        return Answer(explanation, self.answers[qid][0], 100.0, found)
+        return Answer(explanation, self.answers[qid][0], 100.0)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -122,7 +122,7 @@ class KeywordAgent(Agent):
         answer = Answer("No reader is bound.", "unknown", 0.0)
         if self.reader is not None:
             answer = self.reader(episode.topic.qid, shown_texts(episode.tool.calls))
-        text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
+        text = format_answer(answer.explanation, answer.exact, answer.confidence)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
 
