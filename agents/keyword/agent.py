@@ -122,7 +122,7 @@ class KeywordAgent(Agent):
         answer = Answer("No reader is bound.", "unknown", 0.0)
         if self.reader is not None:
             answer = self.reader(episode.topic.qid, shown_texts(episode.tool.calls))
-        text = format_answer(answer.explanation, answer.exact, answer.confidence)
+        text = format_answer(answer.explanation, answer.exact, answer.confidence, answer.citations)
         episode.finish(text, status="steered" if search.stopped else "completed")
 
 

@@ -32,7 +32,8 @@ def working(tmp_path_factory):
     folder = tmp_path_factory.mktemp("exchange")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert run_entry("run", "name=demo", *BENCHMARK) == 0
+        citing = "agent._target_=support.agents.CitingAgent"
+        assert run_entry("run", "name=demo", citing, *BENCHMARK) == 0
         yield folder
 
 

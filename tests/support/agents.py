@@ -1,8 +1,26 @@
 """Agents with the resources of a run."""
 
+from dataclasses import replace
+
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.chat import ChatAgent
+from soundingline.agents.keyword import KeywordAgent
 from soundingline.toolkit.llm.prices import UNKNOWN
+
+
+class CitingAgent(KeywordAgent):
+    """The keyword agent, whose answers cite what it has read last."""
+
+    def bind(self, resources):
+        bound = super().bind(resources)
+
+        def answer(qid, shown):
+            texts = list(shown)
+            cited = dict.fromkeys(text.docid for text in texts[-2:])
+            return replace(resources.reader(qid, texts), citations=tuple(cited))
+
+        bound.reader = answer
+        return bound
 
 
 def bound(
