@@ -248,7 +248,7 @@ def stand_ins(runs: Sequence[EvaluatedRun]) -> str:
         part = "" if simulated == len(runs) else f" in {simulated} of {len(runs)} runs"
         sentences.append(
             f"Simulated reader{part}: it gives an accepted answer exactly when what it needs was "
-            "shown to the agent. No language model reads."
+            "shown to the agent, and cites nothing. No language model reads."
         )
     return " ".join(sentences)
 
