@@ -10,6 +10,7 @@ import sys
 from functools import cache
 
 import pytest
+from support.agents import reading_agent
 from support.benchmarks import WordBackend, store_of
 
 from soundingline.agents.base import Budget, RunResources
@@ -33,7 +34,6 @@ from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.data import Document, StatedFact, Topic
 from soundingline.toolkit.evaluation import evaluate_run
-from soundingline.toolkit.evaluation.answers import findable
 from soundingline.toolkit.evaluation.funnel import NeededTexts
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.search.answers import ShownText
@@ -221,11 +221,7 @@ BUILDER = ("Torvald Brekke", "mill")
 
 def ask(question=MILL, tool=None, *, needed=BUILDER, **arguments):
     """The trajectory of a question whose answer stands in a document: `needed` are both."""
-    answer, docid = needed
-    reader = SimulatedReader(
-        NeededTexts({"q1": {docid: findable([answer])}}, {}, {}), {"q1": [answer]}
-    )
-    agent = KeywordAgent(**arguments).bind(RunResources(Budget(), reader=reader))
+    agent = reading_agent(*needed, **arguments)
     return asyncio.run(agent.run(Topic("q1", question), tool or ranked()))
 
 

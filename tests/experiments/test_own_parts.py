@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.agents import bound
+from support.agents import bound, reading_agent
 from support.benchmarks import TINY, WordBackend, store_of
 from support.commands import run_command
 from support.llm_model import ScriptedModel, call, calling, saying
@@ -112,12 +112,12 @@ def ask(agent, tool):
 
 
 def test_the_keyword_agent_searches_with_it(package):
-    trajectory = ask(KeywordAgent(max_searches=1), session(page=2))
+    agent = reading_agent("Torvald Brekke", "mill", qid=QUESTION.qid, max_searches=1)
+    trajectory = ask(agent, session(page=2))
     assert [(call.name, call.error) for call in trajectory.calls] == [("search", "")]
     assert trajectory.answer.exact == "Torvald Brekke"
     assert trajectory.tiers["surfaced"] == tuple(TEXTS)
     assert trajectory.tiers["previewed"] == tuple(TEXTS)[:2]
-    assert trajectory.tiers["cited"] == ("mill",)
 
 
 def test_a_tool_calling_agent_is_shown_and_served_its_tools(package):
@@ -142,7 +142,8 @@ def test_the_names_of_its_tools_and_arguments_decide_nothing(package):
     (package / "my_tools.py").write_text(code, encoding="utf-8")
     tool = session()
     assert (tool.search_tool, tool.read_tool) == (("look_up", "words"), None)
-    trajectory = ask(KeywordAgent(max_searches=1), tool)
+    agent = reading_agent("Torvald Brekke", "mill", qid=QUESTION.qid, max_searches=1)
+    trajectory = ask(agent, tool)
     assert [call.name for call in trajectory.calls] == ["look_up"]
     assert trajectory.answer.exact == "Torvald Brekke"
 
@@ -169,7 +170,8 @@ class LineByLine(TopK):
 def test_a_tool_that_reads_is_found_by_what_it_declares():
     text = "Grenholm Mill is old.\nIt stands on a river.\nTorvald Brekke built Grenholm Mill."
     backend, store = WordBackend({"d": text}), store_of({"d": text})
-    trajectory = ask(KeywordAgent(), LineByLine(max_tokens=5).open(backend, store))
+    agent = reading_agent("Torvald Brekke", "d", qid=QUESTION.qid)
+    trajectory = ask(agent, LineByLine(max_tokens=5).open(backend, store))
     starts = [call.arguments.get("start") for call in trajectory.calls if call.name == "peruse"]
     assert starts == [None, 2, 3]
     assert trajectory.answer.exact == "Torvald Brekke"

@@ -4,8 +4,18 @@ from dataclasses import replace
 
 from soundingline.agents.base import Budget, RunResources
 from soundingline.agents.chat import ChatAgent
-from soundingline.agents.keyword import KeywordAgent
+from soundingline.agents.keyword import KeywordAgent, SimulatedReader
+from soundingline.toolkit.evaluation.answers import findable
+from soundingline.toolkit.evaluation.funnel import NeededTexts
 from soundingline.toolkit.llm.prices import UNKNOWN
+
+
+def reading_agent(answer, docid, *, qid="q1", **arguments):
+    """A keyword agent that answers `qid` if it was shown the answer in the document."""
+    reader = SimulatedReader(
+        NeededTexts({qid: {docid: findable([answer])}}, {}, {}), {qid: [answer]}
+    )
+    return KeywordAgent(**arguments).bind(RunResources(Budget(), reader=reader))
 
 
 class CitingAgent(KeywordAgent):

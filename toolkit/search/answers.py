@@ -286,7 +286,8 @@ def shown_texts(calls: Iterable[RecordedCall]) -> list[ShownText]:
     it. Queries, requirements and hints are left out, because no document states them.
 
     An output in another form counts if it is JSON with an object for each document (all its texts,
-    whose first line is the title) or if it shows one document alone (the whole output).
+    whose first line is the title), if the ids of all its documents begin lines, in their order,
+    as in `[d1] text` and `2. d1: text`, or if it shows one document alone (the whole output).
     """
     texts: list[ShownText] = []
     last_lines: dict[str, tuple[int, int]] = {}  # docid -> the place of its text, its last line
@@ -332,8 +333,25 @@ def _foreign_parts(call: RecordedCall) -> Iterator[ShownText]:
             ]
             text = "\n".join(values).strip()
             yield ShownText(parent(ids[str(row["docid"])]), text.partition("\n")[0], text)
+    elif heads := _line_heads(call):
+        ends = [*(head.start() for head in heads[1:]), len(call.output)]
+        for unit_id, head, end in zip(call.shown, heads, ends, strict=True):
+            yield ShownText(parent(unit_id), "", call.output[head.end() : end].strip())
     elif len(call.shown) == 1:
         yield ShownText(parent(call.shown[0]), "", call.output)
+
+
+def _line_heads(call: RecordedCall) -> list[re.Match[str]]:
+    """Where the ids of the shown documents begin lines of an output; empty unless all do."""
+    heads: list[re.Match[str]] = []
+    for unit_id in call.shown:
+        name = re.escape(unit_id)
+        pattern = re.compile(rf"^(?:\d+[.)] )?(?:\[{name}\]|{name}:)", re.MULTILINE)
+        head = pattern.search(call.output, heads[-1].end() if heads else 0)
+        if head is None:
+            return []
+        heads.append(head)
+    return heads
 
 
 def _objects(value: Any) -> Iterator[Mapping[str, Any]]:

@@ -516,6 +516,12 @@ def test_whole_texts_are_shown_up_to_the_cut():
         ("A text alone", ("a",), [("a", "A text alone")]),
         ("[not JSON", ("a",), [("a", "[not JSON")]),
         ("A text of two", ("a", "b"), []),
+        ("Hits:\n[a] One [b]\nmill\n\n[b%p1] Two", ("a", "b%p1"),
+         [("a", "One [b]\nmill"), ("b", "Two")]),
+        ("1. a: One\n2) b: Two\na: more", ("a", "b"), [("a", "One"), ("b", "Two\na: more")]),
+        ("[b] Two\n[a] One", ("a", "b"), []),
+        ("[7] One", ("7",), [("7", "One")]),
+        ("7 people: none", ("7",), [("7", "7 people: none")]),
         ("nothing", (), []),
     ],
 )  # fmt: skip
