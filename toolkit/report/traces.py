@@ -214,11 +214,12 @@ def _questions_page(
     title: str, subtitle: str, table: Table, filters: Mapping[str, Iterable[Any]], **more: Any
 ) -> dict[str, Any]:
     """A page with a table of questions, whose `filters` choose rows by values of columns."""
-    digest = hashlib.sha256(_FILTER.encode()).digest()
+    script = templates().get_template("questions.js").render()
+    digest = hashlib.sha256(script.encode()).digest()
     return {
         **{"title": title, "subtitle": subtitle, "table": table, **more},
         "filters": {name: list(filter(None, values)) for name, values in filters.items()},
-        "script": _FILTER,
+        "script": script,
         "script_hash": base64.b64encode(digest).decode("ascii"),
     }
 
@@ -335,50 +336,6 @@ def _first_line(path: Path) -> dict[str, Any]:
 def _write(path: Path, text: str) -> None:
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
-
-
-# The script of the tables of questions: it hides the rows that do not match the fields above the
-# table, and sorts the rows by the column that is chosen or whose title is clicked; unknown values
-# come last. The address `index.html#not_opened` chooses the questions with that label of `LABELS`.
-_FILTER = """
-const rows = [...document.querySelectorAll("tbody tr")];
-const fields = [...document.querySelectorAll("[data-filters]")];
-const [text, sort, down] = ["text", "sort", "descending"].map((id) => document.getElementById(id));
-const shown = (row, title) => {
-  const cell = title ? row.querySelector(`[data-column="${title}"]`) : row.cells[0];
-  return cell?.firstChild?.textContent ?? "—";
-};
-const refresh = () => {
-  for (const row of rows) {
-    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text.value.toLowerCase())
-      || fields.some((one) => one.value && shown(row, one.dataset.filters) !== one.value);
-  }
-};
-const order = () => {
-  const sign = down.checked ? -1 : 1;
-  const keys = new Map(rows.map((row) => [row, shown(row, sort.value).replaceAll(",", "")]));
-  const compared = (a, b) => (a === "—") - (b === "—")
-    || sign * (a - b || a.localeCompare(b, "en", { numeric: true }));
-  rows.sort((a, b) => compared(keys.get(a), keys.get(b)));
-  document.querySelector("tbody").append(...rows);
-};
-const choose = () => {
-  const label = fields.find((one) => one.dataset.filters === "Label");
-  if (label) label.value = location.hash.slice(1).replaceAll("_", " ");
-  refresh();
-};
-[text, ...fields].forEach((field) => field.addEventListener("input", refresh));
-[sort, down].forEach((field) => field.addEventListener("input", order));
-document.querySelectorAll("thead th").forEach((head, place) => {
-  head.addEventListener("click", () => {
-    down.checked = sort.selectedIndex === place && !down.checked;
-    sort.selectedIndex = place;
-    order();
-  });
-});
-addEventListener("hashchange", choose);
-if (location.hash) choose();
-"""
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
