@@ -46,6 +46,7 @@ from soundingline.toolkit.report.page import (
 )
 from soundingline.toolkit.report.plots import ForestPanel, forest
 from soundingline.toolkit.report.results import (
+    ALPHA,
     ReportData,
     denominator,
     factor_value,
@@ -59,28 +60,20 @@ from soundingline.toolkit.trajectory import mapping, text_of
 
 
 def render(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
+    data: ReportData,
     *,
     title: str = "Comparison of runs",
     unfinished: Sequence[str] = (),
     threats: Sequence[Threat] = (),
-    **options: Any,
 ) -> Report:
     """Render the report on evaluated runs as HTML and as Markdown.
 
     Args:
-        runs: the runs.
-        comparisons: their paired comparisons.
+        data: the runs and their paired comparisons.
         title: the heading.
         unfinished: warnings about runs that have no results.
         threats: the threats to the validity of the comparison.
-        options: the others of `soundingline.toolkit.report.results.ReportData`.
-
-    Raises:
-        InputError: see `ReportData`.
     """
-    data = ReportData(runs, comparisons, **options)
     planned = contrasts(data)
     sections = (
         differences_section(data, planned),
@@ -242,7 +235,7 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
         return [TextSpan(text)]
     rest = _not_significant(data, others) + _equivalent(data, planned) + _macro_averages(data)
     rest += (
-        f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
+        f"Significant means p of at most {ALPHA:g} after Holm’s correction over "
         f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
     )
     return [*significant, TextSpan(rest)]
@@ -269,9 +262,7 @@ def _family(data: ReportData, measure: str) -> str:
 
 def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
     """How many differences of the main measure are equivalent and undecided at the margin."""
-    conclusions = [
-        row.conclusion(data.alpha) for _, row in _tested(data, planned, data.main) if data.margin
-    ]
+    conclusions = [row.conclusion() for _, row in _tested(data, planned, data.main) if data.margin]
     counts = [(conclusions.count(name), name) for name in ("equivalent", "undecided")]
     parts = [(count, f"{'is' if count == 1 else 'are'} {name}") for count, name in counts if count]
     if not parts:
@@ -454,7 +445,7 @@ def differences_section(
     if data.primary:
         when = ", which was declared before the runs" if data.declared else " of this comparison"
         lead += f" {data.primary} is the primary measure{when}; the others are exploratory."
-    words = {"alpha": f"{data.alpha:g}", "family": _family(data, first)}
+    words = {"alpha": f"{ALPHA:g}", "family": _family(data, first)}
     said = sentences("differences", **words, margin=value_text(data.margin, first))
     note = f"{said['note']} {said['equivalent']}" if data.margin else said["note"]
     return section(
@@ -485,7 +476,7 @@ def _by_kind(data: ReportData, measure: str, every: str) -> Iterator[Table]:
 
 def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str) -> Table:
     """One row for each comparison. If all are with the same run, only the note names that run."""
-    measure, notes = rows[0].measure, []
+    measure, notes, conclusion = rows[0].measure, [], PairedComparison.conclusion
     one_other = len({row.b for row in rows}) == 1
     if one_other:
         mean = value_text(rows[0].mean_b, measure)
@@ -507,9 +498,6 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
 
     def wins(row: PairedComparison) -> TableEntry:
         return TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}")
-
-    def conclusion(row: PairedComparison) -> str:
-        return row.conclusion(data.alpha)
 
     shown = [
         Column("run", first, numeric=False),
@@ -698,7 +686,7 @@ def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> 
     others = [system for system in systems.systems if system is not baseline]
     note = (
         f"Difference in {measure} from {baseline.label}, with its 95% interval. Bold: significant, "
-        f"with a p value of at most {data.alpha:g} after Holm’s correction."
+        f"with a p value of at most {ALPHA:g} after Holm’s correction."
     )
     columns = map(on_benchmark, systems.benchmarks_of(measure))
     table = Table([_SYSTEM, *columns], others, note=note)

@@ -234,7 +234,8 @@ class Report:
 
     Example:
         >>> from soundingline.toolkit.report import render
-        >>> report = render([EvaluatedRun(name="bm25", metrics={"AP": 0.25})], title="mine")
+        >>> data = ReportData([EvaluatedRun(name="bm25", metrics={"AP": 0.25})])
+        >>> report = render(data, title="mine")
         >>> report.tables["results"][0].to_frame()["AP"].tolist()
         [0.25]
         >>> write_report(folder, report)  # doctest: +SKIP

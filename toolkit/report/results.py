@@ -64,6 +64,7 @@ from soundingline.toolkit.trajectory import STATUSES, mapping
 
 T = TypeVar("T")
 _BY_STEP = ("step_", "label_")  # measures that `agents.steps_section` shows
+ALPHA = 0.05  # the level of significance, that of the 95% intervals
 BASELINE = "baseline"  # the label of the run that others are compared with
 
 
@@ -76,12 +77,8 @@ class ReportData:
         runs: the runs.
         comparisons: results of `soundingline.toolkit.evaluation.compare`; those of other runs are
             left out. A difference is significant if its p value after Holm's correction is at
-            most `alpha`.
-        main: the measure of the summary. Default: the primary one, else the first tested one in
-            the order of `soundingline.toolkit.report.measures.HEADLINE`.
+            most `ALPHA`.
         baseline: the name of the run that the others are compared with. Default: the first.
-        measures: the columns of the first table. Default: the first seven measures.
-        alpha: the level of significance.
         traces: name of a run -> address of its traces, relative to the report.
         side_by_side: address of the page with the questions of two runs; empty: there is none.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
@@ -90,20 +87,24 @@ class ReportData:
             exploratory. Empty: there is none. `declared`: the runs declare it themselves.
         margin, family: those that the comparisons were made with.
 
-    `systems` are the runs by system and benchmark, if there are several benchmarks. `baselines` are
-    the names of the baseline and, on other benchmarks, of the runs that take its place, and
-    `against_baseline` is whether runs were compared with it.
+    `main` is the measure of the summary: the primary one, else the first tested one in the order of
+    `soundingline.toolkit.report.measures.HEADLINE`; empty if the runs have no measure. `measures`
+    are the columns of the first table. `systems` are the runs by system and benchmark, if there are
+    several benchmarks. `baselines` are the names of the baseline and, on other benchmarks, of the
+    runs that take its place, and `against_baseline` is whether runs were compared with it.
 
     Raises:
-        InputError: for no runs, runs of one name, and an unknown measure or baseline.
+        InputError: for no runs, runs of one name, and an unknown baseline.
+
+    Example:
+        >>> data = ReportData([EvaluatedRun(name="bm25", metrics={"AP": 0.25, "R@1000": 0.75})])
+        >>> (data.main, data.baseline, data.measures)
+        ('AP', 'bm25', ['AP', 'R@1000'])
     """
 
     runs: Sequence[EvaluatedRun] = field(kw_only=False)
     comparisons: Sequence[PairedComparison] = field(default=(), kw_only=False)
-    main: str = ""  # stays empty if the runs have no measure
     baseline: str = ""
-    measures: Sequence[str] = ()
-    alpha: float = 0.05
     traces: Mapping[str, str] = field(default_factory=dict)
     side_by_side: str = ""
     by: Sequence[str] = ()
@@ -124,24 +125,19 @@ class ReportData:
             )
         self.systems: Systems | None = systems_of(self.runs, self.by)
         self.runs = [replace(run, factors=shown_factors(run.factors)) for run in self.runs]
-        known = headline_first(name for run in self.runs for name in run.metrics)
-        named = [("measure", name, known) for name in filter(None, [self.main, *self.measures])]
-        for kind, name, valid in [("baseline", self.baseline or names[0], names), *named]:
-            if name not in valid:
-                raise InputError(
-                    f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one"
-                )
-        self.primary = self.primary if self.primary in known else ""
+        if self.baseline and self.baseline not in names:
+            raise InputError(f"baseline {self.baseline!r}", valid=", ".join(names), do="name one")
+        measures = headline_first(name for run in self.runs for name in run.metrics)
+        self.primary = self.primary if self.primary in measures else ""
         tested = {row.measure for row in self.comparisons}
-        self.main = self.main or self.primary or main_measure(known, tested)
+        self.main = self.primary or main_measure(measures, tested)
         compared = [name for row in self.comparisons for name in (row.a, row.b)]
         self.against_baseline = self.baseline in compared
         self.baseline = self.baseline or names[0]
         self.baselines = baselines_of(self.runs, self.baseline, self.systems)
         self.comparisons = [row for row in self.comparisons if {row.a, row.b} <= set(names)]
-        usual = [name for name in known if not name.startswith(_BY_STEP)]
-        first = sorted(usual, key=lambda name: name != self.main)[:_COLUMNS]
-        self.measures = list(self.measures) or first
+        usual = [name for name in measures if not name.startswith(_BY_STEP)]
+        self.measures = sorted(usual, key=lambda name: name != self.main)[:_COLUMNS]
         self.styles: Sequence[RunStyle] = _styles(self)
 
     @cached_property
@@ -163,7 +159,7 @@ class ReportData:
         return next(style for style in self.styles if style.run.name == name)
 
     def significant(self, comparison: PairedComparison) -> bool:
-        return comparison.p_holm <= self.alpha
+        return comparison.p_holm <= ALPHA
 
     def comparison(self, measure: str, first: str, second: str) -> PairedComparison | None:
         """The comparison of two runs with `first` as `a`; None if they were not compared."""
