@@ -350,20 +350,21 @@ def _macro_averages(data: ReportData) -> str:
     if data.systems is None or data.systems.has_shares:
         return ""
     benchmarks = data.systems.benchmarks_of(data.main)
-    ranked = leaders(data.systems, data.main) if len(benchmarks) > 1 else []
-    if not ranked:
+    average = partial(data.systems.macro_average, measure=data.main)
+    ranked = sorted_by_measure(data.systems.systems, data.main, average)
+    if len(benchmarks) < 2 or not ranked:
         return f"No system has {data.main} on all benchmarks: there is no macro average. "
-    (best, most), (worst, least) = ranked[0], ranked[-1]
-    if _short(most, data.main) == _short(least, data.main):
+    best, worst = ranked[0], ranked[-1]
+    most, least = (_short(average(system), data.main) for system in (best, worst))
+    if most == least:
         return ""
     return (
         f"The macro average of {data.main} over {len(benchmarks)} benchmarks, which is not tested, "
-        f"is {_short(least, data.main)} ({worst.label}) to {_short(most, data.main)} "
-        f"({best.label}). "
+        f"is {least} ({worst.label}) to {most} ({best.label}). "
     )
 
 
-def _short(value: float, measure: str) -> str:
+def _short(value: float | None, measure: str) -> str:
     """A value in a sentence, with at most three digits after the point."""
     return number(value, _digits(measure))
 
@@ -692,10 +693,3 @@ def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> 
     table = Table([_SYSTEM, *columns], others, note=note)
     known = any(entry.value is not None for row in table.rows for entry in row[1:])
     return [table] if known else []
-
-
-def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:
-    """Systems with their macro averages, best first; equal ones keep their order."""
-    averages = [(system, systems.macro_average(system, measure)) for system in systems.systems]
-    present = [(system, value) for system, value in averages if value is not None]
-    return sorted_by_measure(present, [value for _, value in present], measure)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -210,56 +210,55 @@ class ReportData:
         return marks
 
 
-def sorted_by_measure(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
-    """Sort items by their values of a measure, best first; equal ones keep their order."""
+def sorted_by_measure(
+    items: Iterable[T], measure: str, value_of: Callable[[T], float | None]
+) -> list[T]:
+    """The items with a value of a measure, best first; equal ones keep their order."""
+    known = [(item, value) for item in items if (value := value_of(item)) is not None]
     sign = 1 if look_up_measure(measure).better == LOWER else -1
-    return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
+    order = np.argsort(sign * equal_ties([value for _, value in known]), kind="stable")
+    return [known[place][0] for place in order]
 
 
 def runs_by_measure(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
-    having = [run for run in runs if measure in run.metrics]
-    return sorted_by_measure(having, [run.metrics[measure] for run in having], measure)
+    return sorted_by_measure(runs, measure, lambda run: run.metrics.get(measure))
 
 
 def _styles(data: ReportData) -> list[RunStyle]:
     """Colour the baseline and the best runs. Label the runs by what they change against the
     baselines that they were compared with, with the benchmark in front if there are several; else
     by the factors that vary, or by their names where these do not distinguish them."""
-    runs = data.runs
-    having = [run.name for run in runs_by_measure(runs, data.main)]
-    best = [*having, *(run.name for run in runs if run.name not in having)]
-    others = [name for name in best if name != data.baseline]
-    coloured = {data.baseline, *others[: len(COLOURS) - 1]}
-    colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}
-    labels = dict(zip((run.name for run in runs), factor_labels(runs), strict=True))
-    on_benchmark = {
-        run.name: label
+    runs, names = data.runs, [run.name for run in data.runs]
+    best = [run.name for run in runs_by_measure(runs, data.main)]
+    coloured = list(dict.fromkeys([data.baseline, *best, *names]))[: len(COLOURS)]
+    colours = {name: place for place, name in enumerate(n for n in names if n in coloured)}
+    labels = dict(zip(names, factor_labels(runs), strict=True))
+    benchmarks = {
+        run.name: benchmark
         for system in (data.systems.systems if data.systems else ())
-        for label, run in system.runs.items()
+        for benchmark, run in system.runs.items()
     }
-    compared_with = data.baselines if data.against_baseline else ()
-    named: dict[str, RunStyle] = {}
+    baselines = data.baselines if data.against_baseline else ()
+    by_name: dict[str, RunStyle] = {}
     for group in by_benchmark(runs):
-        changes = [""] * len(group)
-        for other in (run for run in group if run.name in compared_with):
-            changes = [_changes(run, other) for run in group]
+        baseline = next((run for run in group if run.name in baselines), None)
+        changes = [_changes(run, baseline) if baseline else "" for run in group]
         for run, within, change in zip(group, factor_labels(group), changes, strict=True):
-            own = change if changes.count(change) == 1 and change else within
-            named[run.name] = RunStyle(
+            by_name[run.name] = RunStyle(
                 run,
                 labels[run.name],
                 colours.get(run.name),
-                on_benchmark.get(run.name, ""),
+                benchmarks.get(run.name, ""),
                 within,
-                own,
+                change if change and changes.count(change) == 1 else within,
             )
-    styles = [named[run.name] for run in runs]
+    styles = [by_name[name] for name in names]
     short = [
-        f"{s.benchmark} · ".removeprefix(" · ")
-        + (BASELINE if s.run.name in compared_with else s.change)
-        for s in styles
+        f"{style.benchmark} · ".removeprefix(" · ")
+        + (BASELINE if style.run.name in baselines else style.change)
+        for style in styles
     ]
-    if compared_with and labelled_by_factors(styles) and len(set(short)) == len(short):
+    if baselines and labelled_by_factors(styles) and len(set(short)) == len(short):
         styles = [replace(s, label=label) for s, label in zip(styles, short, strict=True)]
     return styles
 
