@@ -101,8 +101,8 @@ def _funnel_table(styles: Sequence[RunStyle], level: str) -> Table:
     return Table([RUN, *shown], styles, folded=f"Recall of {level} documents, in numbers")
 
 
-def curves_section(data: ReportData) -> Section | None:
-    """Mean recall against documents and tokens exposed; None if no run has curves."""
+def curves_section(data: ReportData) -> Section:
+    """Mean recall against documents and tokens exposed."""
     figures, tables = [], []
     for unit in ("documents", "tokens"):
         having = [style for style in data.styles if style.run.curves.get(unit)]
@@ -111,8 +111,6 @@ def curves_section(data: ReportData) -> Section | None:
             svg = exposure(curves, axis=f"{unit} exposed per question (log scale)")
             figures.append(Figure(svg))
             tables.append(_curve_table(having, unit))
-    if not figures:
-        return None
     return section(
         "curves",
         legend=data.highlighted,
@@ -136,15 +134,11 @@ def _curve_table(styles: Sequence[RunStyle], unit: str) -> Table:
     return Table([RUN, *shown], styles, folded=f"Recall by {unit} exposed, in numbers")
 
 
-def steps_section(data: ReportData) -> Section | None:
-    """Where the evidence of questions is lost; None if no run knows what must be shown."""
+def steps_section(data: ReportData) -> Section:
+    """Where the evidence of questions is lost, of runs that know what must be shown."""
     having = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
-    if not having:
-        return None
-    return section(
-        "steps",
-        tables=[_step_table(having), *_term_tables(data, having), _label_table(data, having)],
-    )
+    tables = [_step_table(having), _term_table(data, having), _label_table(data, having)]
+    return section("steps", tables=tables)
 
 
 def _label_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
@@ -171,19 +165,18 @@ def _label_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
     return Table([RUN, *counted], styles, note=note)
 
 
-def _term_tables(data: ReportData, styles: Sequence[RunStyle]) -> list[Table]:
-    """The terms of each difference in accuracy between runs; no table without comparisons."""
+def _term_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
+    """The terms of each difference in accuracy between runs."""
     known = {style.run.name for style in styles}
     rows = []
     for row in data.comparisons_on("accuracy"):
         a, b = (data.style(name) for name in (row.a, row.b))
         if {row.a, row.b} <= known:
-            terms = decomposed_difference(a.run.per_question, b.run.per_question)
             label = a.change if b.run.name in data.baselines else f"{a.within} − {b.within}"
-            rows.append({"runs": label, **terms})
-    parts = columns(lambda row, name: _term(row[name]), (*STEPS, "right_unsupported", "difference"))
-    note = sentences("steps")["terms"]
-    return [Table([*texts("runs"), *parts], rows, note=note)] if rows else []
+            decomposed = decomposed_difference(a.run.per_question, b.run.per_question)
+            rows.append({"runs": label, **decomposed})
+    terms = columns(lambda row, name: _term(row[name]), (*STEPS, "right_unsupported", "difference"))
+    return Table([*texts("runs"), *terms], rows, note=sentences("steps")["terms"])
 
 
 def _step_table(styles: Sequence[RunStyle]) -> Table:
@@ -255,13 +248,11 @@ _OF_QUERIES = {
 }
 
 
-def queries_section(data: ReportData) -> Section | None:
-    """The queries of the agents by turn; None if no agent searched with a query."""
+def queries_section(data: ReportData) -> Section:
+    """The queries of the agents by turn."""
     styles = [style for style in data.styles if "text_queries" in style.run.metrics]
     tables = [_queries_table(styles, names, folded) for folded, names in _OF_QUERIES.items()]
-    if not styles:
-        return None
-    return section("queries", tables=[table for table in tables if table.rows])
+    return section("queries", tables=tables)
 
 
 def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str) -> Table:

@@ -104,7 +104,7 @@ def render(
         _subtitle(data),
         summary(data, planned),
         [*unfinished, *warnings(data)],
-        [section for section in sections if section is not None],
+        sections,
         notice_of(data.runs),
     )
 
@@ -129,13 +129,11 @@ def _subtitle(data: ReportData) -> str:
     return ", ".join(parts)
 
 
-def threats_section(threats: Sequence[Threat]) -> Section | None:
-    """What a reviewer would object to; None without such threats."""
-    if not threats:
-        return None
+def threats_section(threats: Sequence[Threat]) -> Section:
+    """What a reviewer would object to."""
     rows = [
-        {"name": each.name, "threat": each.text, "accepted": "accepted" if each.accepted else ""}
-        for each in threats
+        {"name": name, "threat": text, "accepted": "accepted" if accepted else ""}
+        for name, text, accepted in threats
     ]
     return section("threats", tables=[Table(texts("name", "threat", "accepted"), rows)])
 

@@ -212,12 +212,15 @@ def sentences(anchor: str, **words: Any) -> dict[str, str]:
 
 
 def section(anchor: str, words: Mapping[str, Any] | None = None, **parts: Any) -> Section:
-    """A section with its `sentences` and these parts of a `Section`."""
-    said = sentences(anchor, **(words or {}))
-    return Section(anchor, **{name: said[name] for name in _SAID if name in said} | parts)
+    """A section with its `sentences` and these parts of a `Section`, without tables that have no
+    rows."""
+    texts = sentences(anchor, **(words or {}))
+    parts = {name: texts[name] for name in _SENTENCES if name in texts} | parts
+    tables = [table for table in parts.pop("tables", ()) if table.rows]
+    return Section(anchor, **parts, tables=tables)
 
 
-_SAID = ("title", "lead", "key", "note")
+_SENTENCES = ("title", "lead", "key", "note")
 
 
 @dataclass(frozen=True)
@@ -251,16 +254,18 @@ def page(
     subtitle: str,
     summary: Sequence[TextSpan],
     warnings: Sequence[str],
-    sections: Sequence[Section],
+    sections: Iterable[Section | None],
     notice: str = "",
 ) -> Report:
-    """Render sections and a notice below them in both formats. Equal arguments give equal text."""
+    """Render the sections that have a figure or a table, and a notice below them, in both formats.
+    Equal arguments give equal text."""
+    shown = [section for section in sections if section and (section.figures or section.tables)]
     parts = {
         "title": title,
         "subtitle": subtitle,
         "summary": summary,
         "warnings": warnings,
-        "sections": sections,
+        "sections": shown,
         "notice": notice,
         "colours": COLOURS,
     }
@@ -268,7 +273,7 @@ def page(
         kind: templates().get_template(f"report.{kind}").render(parts) for kind in ("html", "md")
     }
     markdown = re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n"
-    return Report(text["html"], markdown, {each.anchor: each.tables for each in sections})
+    return Report(text["html"], markdown, {section.anchor: section.tables for section in shown})
 
 
 def write_report(folder: Path, report: Report) -> Path:

@@ -535,13 +535,10 @@ def _by_judge(run: EvaluatedRun) -> dict[str, list[list[float]]]:
     return values
 
 
-def judges_section(data: ReportData) -> Section | None:
-    """Accuracy under each judge, and how far the judges agree; None where no run has several."""
-    having = [style for style in data.styles if len(style.run.judges) > 1]
-    if not having:
-        return None
+def judges_section(data: ReportData) -> Section:
+    """Accuracy under each judge of the runs that have several, and how far the judges agree."""
     accuracies, agreements = [], []
-    for style in having:
+    for style in (style for style in data.styles if len(style.run.judges) > 1):
         run, names = style.run, _judge_names(style.run)
         verdicts = {name: judge["verdicts"] for name, judge in run.judges.items()}
         questions = {answer: question_of(answer) for answer in set().union(*verdicts.values())}
@@ -625,12 +622,10 @@ def settings_table(rows: Mapping[str, str], *, folded: str = "") -> Table:
     return Table(texts("setting", "value"), items, folded=folded)
 
 
-def setup_section(data: ReportData) -> Section | None:
+def setup_section(data: ReportData) -> Section:
     """The settings of the runs: those that differ and those that are the same."""
     configs = [flat(run.manifest.get("config", {})) for run in data.runs]
     factors = [{k: str(v) for k, v in run.factors.items()} for run in data.runs]
-    if not any([*configs, *factors]):
-        return None
     varied = [
         f"{name} ({', '.join(dict.fromkeys(row.get(name, '—') for row in factors))})"
         for name in _varying(factors)
@@ -639,26 +634,24 @@ def setup_section(data: ReportData) -> Section | None:
         "setup",
         lead=f"Varied: {'; '.join(varied)}." if varied else "The runs have the same factors.",
         tables=[
-            *_constant(factors),
-            *_differing(data, configs, folded="Settings that differ between runs"),
-            *_constant(configs, folded="Settings that all runs share"),
+            _constant(factors),
+            _differing(data, configs, folded="Settings that differ between runs"),
+            _constant(configs, folded="Settings that all runs share"),
         ],
     )
 
 
-def stages_section(data: ReportData) -> Section | None:
-    """What the stages of each pipeline counted, without counts of 0; None if nothing was."""
+def stages_section(data: ReportData) -> Section:
+    """What the stages of each pipeline counted, without counts of 0."""
     rows = []
     for style in data.styles:
         for stage, numbers in style.run.manifest.get("stages", {}).items():
             counts = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
             rows.append({"run": style.entry, "stage": stage or None, "counts": counts or None})
-    if not rows:
-        return None
     return section("stages", tables=[Table(texts("run", "stage", "counts"), rows)])
 
 
-def provenance_section(data: ReportData) -> Section | None:
+def provenance_section(data: ReportData) -> Section:
     """Everything else in the manifests: fingerprints, versions, dates."""
     elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format", "periods")
     rows = [
@@ -666,10 +659,10 @@ def provenance_section(data: ReportData) -> Section | None:
         | flat({key: value for key, value in run.manifest.items() if key not in elsewhere})
         for run in data.runs
     ]
-    tables = [*_constant(rows), *_differing(data, rows, folded="By run")]
+    tables = [_constant(rows), _differing(data, rows, folded="By run")]
     lead = "From the manifests of the runs. Fingerprints are hashes of content."
     title = "Fingerprints and versions"
-    return section("provenance", title=title, lead=lead, tables=tables) if tables else None
+    return section("provenance", title=title, lead=lead, tables=tables)
 
 
 def _periods(run: EvaluatedRun) -> str:
@@ -684,22 +677,22 @@ def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({row.get(name) for row in rows}) > 1]
 
 
-def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> list[Table]:
-    """A table of the settings that all runs share; none if there are none."""
+def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> Table:
+    """The settings that all runs share."""
     varying = _varying(rows)
     shared = {name: value for name, value in rows[0].items() if name not in varying}
-    return [settings_table(shared, folded=folded)] if shared else []
+    return settings_table(shared, folded=folded)
 
 
-def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> list[Table]:
-    """A table of the settings that differ, with a row for each run; none if there are none."""
+def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> Table:
+    """The settings that differ, with a row for each run if there are any."""
     values = {style.run.name: row for style, row in zip(data.styles, rows, strict=True)}
 
     def setting(name: str) -> Column:
         return Column(name, lambda style: values[style.run.name].get(name) or None, numeric=False)
 
     shown = [setting(name) for name in _varying(rows)]
-    return [Table([RUN, *shown], data.styles, folded=folded)] if shown else []
+    return Table([RUN, *shown], data.styles if shown else (), folded=folded)
 
 
 def glossary_section(data: ReportData) -> Section:

@@ -472,7 +472,7 @@ def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
     ]
     shown = written(data, results_section(data), glossary_section(data)).markdown
     assert "query_new" in shown and "query_new_later" not in shown
-    assert agents.queries_section(ReportData([other])) is None
+    assert agents.queries_section(ReportData([other])).tables == []
 
 
 def test_a_comparison_of_cost_has_the_number_of_its_questions():
@@ -905,7 +905,7 @@ def test_steps_labels_and_the_terms_of_each_difference_are_shown():
     }  # fmt: skip
     assert labels.rows[0][-1].sub == "yes no 2, in question 1"
     assert len(labels.columns) == len(LABELS) + 2
-    assert agents.steps_section(ReportData([LOW, HIGH], [])) is None
+    assert agents.steps_section(ReportData([LOW, HIGH], [])).tables == []
     further = [column.title for table in results_section(data).tables for column in table.columns]
     assert "answer_shown" in further and not [n for n in further if n.startswith(("step", "label"))]
 
