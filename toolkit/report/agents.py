@@ -523,16 +523,15 @@ def corpus_size_section(data: ReportData) -> Section | None:
         return None
     recalls = [name for name in data.measures if name.startswith(("recall_", "R@"))]
     known = {name for run in data.runs for name in run.metrics}
-    wanted = dict.fromkeys(("accuracy", *recalls[:1], data.main))
-    measures = [name for name in wanted if name in known][:2]
+    candidates = dict.fromkeys(("accuracy", *recalls[:1], data.main))
+    measures = [name for name in candidates if name in known][:2]
     by_share = sorted(data.styles, key=lambda style: shares[style.run.name])
     figures = []
     for measure in measures:
         styles = [style for style in by_share if measure in style.run.metrics]
-        runs = [style.run for style in styles]
         points = [_point(style, shares[style.run.name], measure) for style in styles]
         lines = {
-            system.label: [n for n, run in enumerate(runs) if run in system.runs.values()]
+            system.label: [n for n, s in enumerate(styles) if data.systems.of(s.run.name) is system]
             for system in data.systems.systems
         }
         drawn = {label: places for label, places in lines.items() if places}

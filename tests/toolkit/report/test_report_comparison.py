@@ -594,7 +594,8 @@ def shared(run, share, accuracy):
     config = {**run.manifest["config"], "benchmark": benchmark}
     prints = {**run.manifest["fingerprints"], "benchmark": f"{share:.2f}0f1e2d3c4b"}
     manifest = {**run.manifest, "config": config, "fingerprints": prints}
-    factors = {**run.factors, "benchmark.corpus_share": str(share)}
+    factors = {"benchmark": "beir", "benchmark.name": "mill", "benchmark.corpus_share": str(share)}
+    factors |= run.factors
     metrics = {**run.metrics, "accuracy": accuracy}
     right = {f"q{n}": float(n < round(100 * accuracy)) for n in range(100)}
     per = {**run.per_question, "accuracy": right}
