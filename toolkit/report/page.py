@@ -211,10 +211,13 @@ def sentences(anchor: str, **words: Any) -> dict[str, str]:
     return {name: text.format_map(words) if words else text for name, text in texts.items()}
 
 
-def section(anchor: str, words: Mapping[str, Any] | None = None, **parts: Any) -> Section:
+def section(
+    anchor: str, words: Mapping[str, Any] | None = None, *, also: Sequence[str] = (), **parts: Any
+) -> Section:
     """A section with its `sentences` and these parts of a `Section`, without tables that have no
-    rows."""
+    rows. The sentences named `also` follow its note."""
     texts = sentences(anchor, **(words or {}))
+    texts["note"] = " ".join(texts[name] for name in ("note", *also) if name in texts)
     parts = {name: texts[name] for name in _SENTENCES if name in texts} | parts
     tables = [table for table in parts.pop("tables", ()) if table.rows]
     return Section(anchor, **parts, tables=tables)

@@ -282,9 +282,9 @@ def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     """What a run changes against a baseline, such as `retriever=bm25_default`."""
     names = dict.fromkeys([*run.factors, *baseline.factors])
     values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
-    changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
-    bound, other_bound = (bound_of(mapping(one.manifest.get("config"))) for one in (run, baseline))
-    if bound != other_bound and len(changes) > 1:
+    changes = [f"{name}={level}" for name, (level, base) in values.items() if level != base]
+    bound, base_bound = (bound_of(mapping(r.manifest.get("config"))) for r in (run, baseline))
+    if bound != base_bound and len(changes) > 1:
         return bound
     # A setting of a stage that is missing in the run says no more than the stage.
     stages = [change for change in changes if not change.endswith("=—")]
@@ -368,29 +368,29 @@ _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room 
 
 def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
-    known = headline_first(name for run in data.runs for name in run.metrics)
-    hidden = [name for name in known if name.startswith(_BY_STEP) or of_turn(name)]
-    rest = [name for name in known if name not in (*data.measures, *hidden)]
+    measures = headline_first(name for run in data.runs for name in run.metrics)
+    hidden = [name for name in measures if name.startswith(_BY_STEP) or of_turn(name)]
+    rest = [name for name in measures if name not in (*data.measures, *hidden)]
     tables = [results_table(data, data.measures, counts=count_names(data))]
     for first in range(0, len(rest), _COLUMNS):
-        some = rest[first : first + _COLUMNS]
-        tables.append(results_table(data, some, folded=f"Further measures: {', '.join(some)}"))
-    said = sentences("results")
-    notes = [said["note"]]
-    judged: dict[str, list[str]] = {}
+        names = rest[first : first + _COLUMNS]
+        tables.append(results_table(data, names, folded=f"Further measures: {', '.join(names)}"))
+    wording = sentences("results")
+    notes = [wording["note"]]
+    by_judge: dict[str, list[str]] = {}
     for style in data.styles:
         if style.run.judge:
-            judged.setdefault(style.run.judge, []).append(style.label)
-    if judged:
-        each = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
-        judges = said["one_judge" if len(judged) == 1 else "several_judges"]
-        notes.append(judges.format(judge=next(iter(judged)), each=each))
+            by_judge.setdefault(style.run.judge, []).append(style.label)
+    if by_judge:
+        listed = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in by_judge.items())
+        judges = wording["one_judge" if len(by_judge) == 1 else "several_judges"]
+        notes.append(judges.format(judge=next(iter(by_judge)), each=listed))
     if {"no_call", "reminded"} & set(count_names(data)):
-        notes.append(said["counts"])
+        notes.append(wording["counts"])
     if marks := {mark for measure in data.measures for mark in data.marks(measure).values()}:
-        notes.append(said["baseline" if marks & {"higher", "lower"} else "best"])
+        notes.append(wording["baseline" if marks & {"higher", "lower"} else "best"])
     if data.traces:
-        notes.append(said["traces"])
+        notes.append(wording["traces"])
     return section("results", note=" ".join(notes), tables=tables)
 
 
@@ -459,8 +459,8 @@ def exits_section(data: ReportData) -> Section | None:
         return None
     present = {name for run in data.runs for name, count in run.counts.items() if count}
     statuses = [status for status in STATUSES if status in present or status == "failed"]
-    extra = [name for name in ("missing", "no_format") if name in present]
-    names = [*statuses, *extra, "answered", "unjudged"]
+    marks = [name for name in ("missing", "no_format") if name in present]
+    names = [*statuses, *marks, "answered", "unjudged"]
 
     def ended(style: RunStyle, name: str) -> TableEntry:
         count = style.run.counts.get(name, 0 if name in STATUSES else None)
@@ -468,12 +468,12 @@ def exits_section(data: ReportData) -> Section | None:
         return TableEntry(count, sub=percent(count / total) if count and total else "")
 
     questions = Column("questions", lambda s: denominator(s.run, "recorded"), decimals(0))
-    said = sentences("exits")
-    lead = f"{said['lead']} {said['no_format']}" if "no_format" in extra else said["lead"]
+    wording = sentences("exits")
+    lead = f"{wording['lead']} {wording['no_format']}" if "no_format" in marks else wording["lead"]
     tables = [
         Table([RUN, questions, *columns(ended, names, decimals(0))], data.styles),
-        *_by_code(data, "ended_", (), note=said["reasons"]),
-        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=said["refusals"]),
+        *_by_code(data, "ended_", (), note=wording["reasons"]),
+        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=wording["refusals"]),
     ]
     return section("exits", lead=lead, tables=tables)
 
@@ -496,30 +496,29 @@ def repeats_section(data: ReportData) -> Section | None:
     """Variance within and between questions; None if each question was run once."""
     if not any(run.repeats for run in data.runs):
         return None
-    split = {style.run.name: judged_components(_by_judge(style.run)) for style in data.styles}
-    several = any(split.values())
+    components = {style.run.name: judged_components(_by_judge(style.run)) for style in data.styles}
+    several = any(components.values())
     rows = []
     for style, measure in product(data.styles, dict.fromkeys([data.main, *data.measures])):
-        judged = split[style.run.name] if measure == "accuracy" else None
-        parts = judged[0] if judged else None
-        parts = parts or variance_components(style.run.repeats.get(measure, {}))
-        if parts is not None:
-            deviations = {"questions": parts.between, "runs": parts.within}
-            deviations |= {"judges": judged[1]} if judged else {}
+        by_judge = components[style.run.name] if measure == "accuracy" else None
+        variance = by_judge[0] if by_judge else None
+        variance = variance or variance_components(style.run.repeats.get(measure, {}))
+        if variance is not None:
+            deviations = {"questions": variance.between, "runs": variance.within}
+            deviations |= {"judges": by_judge[1]} if by_judge else {}
             rows.append(
                 {
-                    **{"run": style.entry, "measure": measure, "repeats": parts.repeats},
-                    **{name: measure_entry(each, measure) for name, each in deviations.items()},
-                    "share of runs": parts.share,
+                    **{"run": style.entry, "measure": measure, "repeats": variance.repeats},
+                    **{name: measure_entry(sd, measure) for name, sd in deviations.items()},
+                    "share of runs": variance.share,
                 }
             )
     repeats = Column("repeats", form=lambda n: number(n, 0 if n.is_integer() else 1))
     sds = [Column(name, note="sd") for name in ("questions", "runs", "judges")[: 2 + several]]
-    said = sentences("repeats")
     share = Column("share of runs", form=percent)
     return section(
         "repeats",
-        note=f"{said['note']} {said['judges']}" if several else said["note"],
+        also=["judges"] if several else [],
         tables=[Table([*texts("run", "measure"), repeats, *sds, share], rows)],
     )
 
@@ -530,7 +529,7 @@ def _by_judge(run: EvaluatedRun) -> dict[str, list[list[float]]]:
     models = [judge["verdicts"] for judge in run.judges.values() if judge["model"]]
     values: dict[str, list[list[float]]] = {}
     for answer in sorted(set.intersection(*map(set, models))) if len(models) > 1 else ():
-        verdicts = [float(one[answer]) for one in models]
+        verdicts = [float(judged[answer]) for judged in models]
         values.setdefault(question_of(answer), []).append(verdicts)
     return values
 
@@ -543,19 +542,19 @@ def judges_section(data: ReportData) -> Section:
         verdicts = {name: judge["verdicts"] for name, judge in run.judges.items()}
         questions = {answer: question_of(answer) for answer in set().union(*verdicts.values())}
         total = run.denominators.get("accuracy", 0) * run.counts.get("repeats", 1)
-        for name, given in verdicts.items():
-            right = sum(given.values())
+        for name, of_judge in verdicts.items():
+            right = sum(of_judge.values())
             share = TableEntry(right / total if total else None, sub=f"{right:,} of {total:,}")
             accuracies.append({"run": style.entry, "judge": names[name], "accuracy": share})
-        for one, other in combinations(verdicts, 2):
-            if verdicts[one].keys() & verdicts[other].keys():
-                row = agreement(verdicts[one], verdicts[other], questions)
+        for first, second in combinations(verdicts, 2):
+            if verdicts[first].keys() & verdicts[second].keys():
+                row = agreement(verdicts[first], verdicts[second], questions)
                 low, high = number(row.low, 3), number(row.high, 3)
                 interval = f"[{low}, {high}]" if row.low is not None else ""
                 agreements.append(
                     {
                         "run": style.entry,
-                        "judges": f"{names[one]} / {names[other]}",
+                        "judges": f"{names[first]} / {names[second]}",
                         "answers": row.n,
                         "agreement": row.raw,
                         "kappa": TableEntry(row.kappa, sub=interval),
@@ -582,9 +581,9 @@ def _judge_names(run: EvaluatedRun) -> dict[str, str]:
     """What a report calls the judges of a run: their models, with a hash of the settings where one
     model has judged with several."""
     names = {name: judge["model"] or ExactAnswerJudge.label for name, judge in run.judges.items()}
-    known = list(names.values())
+    labels = list(names.values())
     return {
-        name: label if known.count(label) == 1 else f"{label} ({name.rpartition('-')[2]})"
+        name: label if labels.count(label) == 1 else f"{label} ({name.rpartition('-')[2]})"
         for name, label in names.items()
     }
 
@@ -612,7 +611,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 def _entry(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"({' '.join(f'{name}={one}' for name, one in flat(value).items())})"
+        return f"({' '.join(f'{name}={item}' for name, item in flat(value).items())})"
     return str(value)
 
 
@@ -668,7 +667,9 @@ def provenance_section(data: ReportData) -> Section:
 def _periods(run: EvaluatedRun) -> str:
     """When the run was under way."""
     periods = run.manifest.get("periods", [])
-    return "; ".join(f"{one['started']} to {one.get('ended', 'unknown')}" for one in periods)
+    return "; ".join(
+        f"{period['started']} to {period.get('ended', 'unknown')}" for period in periods
+    )
 
 
 def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:

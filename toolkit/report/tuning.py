@@ -21,7 +21,6 @@ from soundingline.toolkit.report.page import (
     TextSpan,
     page,
     section,
-    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import heat_map
@@ -148,13 +147,13 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
                 **gains,
             }
         )
-    found = Column("best point", note=splits[1], numeric=False)
+    best_column = Column("best point", note=splits[1], numeric=False)
     gained = splits[1] if held_out else "cross-validated"
     shown = [
         *texts("objective", "chosen point"),
         Column("its value", "selected", note=splits[0]),
         Column("its value" if held_out else "cross-validated", "reported", note=splits[1]),
-        *([found, Column("best value", "best", note=splits[1])] if held_out else []),
+        *([best_column, Column("best value", "best", note=splits[1])] if held_out else []),
         Column("optimism"),
         Column("plateau", form=decimals(0), note=f"of {len(result.grid):,} points"),
         *(
@@ -162,12 +161,7 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
             for point in map(point_text, result.gains[result.objective])
         ),
     ]
-    said = sentences("choices")
-    return section(
-        "choices",
-        note=said["note"] if held_out else f"{said['note']} {said['folds']}",
-        tables=[Table(shown, rows)],
-    )
+    return section("choices", also=[] if held_out else ["folds"], tables=[Table(shown, rows)])
 
 
 def _mean_columns(result: TuningResult, splits: tuple[str, str]) -> list[Column]:
