@@ -57,16 +57,16 @@ _GREY = "Grey: the other runs."
 
 def funnel_section(data: ReportData) -> Section | None:
     """Recall of judged documents in each tier of exposure; None if no run has a funnel."""
-    having = [style for style in data.styles if style.run.funnel]
-    if not having:
+    styles = [style for style in data.styles if style.run.funnel]
+    if not styles:
         return None
-    levels = list(dict.fromkeys(level for style in having for level in style.run.funnel))
+    levels = list(dict.fromkeys(level for style in styles for level in style.run.funnel))
     key = f"Bar: {levels[0]}" + (f"; diamond: {levels[1]}." if len(levels) > 1 else ".")
     return section(
         "funnel",
         figures=[
             Figure(funnel(style, style.run.funnel), heading=style.label, style=style)
-            for style in having
+            for style in styles
             if style.colour is not None
             and any(
                 row.get("documents")
@@ -75,7 +75,7 @@ def funnel_section(data: ReportData) -> Section | None:
             )
         ],
         key=_all_shown(data, key),
-        tables=[_funnel_table(having, level) for level in levels],
+        tables=[_funnel_table(styles, level) for level in levels],
     )
 
 
@@ -88,13 +88,13 @@ def _funnel_table(styles: Sequence[RunStyle], level: str) -> Table:
     present = {tier for style in styles for tier in style.run.funnel.get(level, {})}
 
     def recall(style: RunStyle, step: str) -> TableEntry | None:
-        if not (values := style.run.funnel.get(level, {}).get(step)):
+        if not (of_tier := style.run.funnel.get(level, {}).get(step)):
             return None
-        sub = f"{number(values.get('documents'), 1)} docs"
-        if "tokens" in values:
-            sub += f", {number(values['tokens'], 0)} tokens"
-        both = " / ".join(number(values.get(mean), 3) for mean in ("macro", "micro"))
-        return TableEntry(values.get("macro"), both, sub)
+        sub = f"{number(of_tier.get('documents'), 1)} docs"
+        if "tokens" in of_tier:
+            sub += f", {number(of_tier['tokens'], 0)} tokens"
+        recalls = " / ".join(number(of_tier.get(mean), 3) for mean in ("macro", "micro"))
+        return TableEntry(of_tier.get("macro"), recalls, sub)
 
     steps = [*TIERS, *(layer for layer in LAYERS if layer in present)]
     shown = columns(recall, steps, note="macro / micro, documents")
@@ -105,12 +105,12 @@ def curves_section(data: ReportData) -> Section:
     """Mean recall against documents and tokens exposed."""
     figures, tables = [], []
     for unit in ("documents", "tokens"):
-        having = [style for style in data.styles if style.run.curves.get(unit)]
-        if having:
-            curves = [(style, style.run.curves[unit]) for style in having]
+        styles = [style for style in data.styles if style.run.curves.get(unit)]
+        if styles:
+            curves = [(style, style.run.curves[unit]) for style in styles]
             svg = exposure(curves, axis=f"{unit} exposed per question (log scale)")
             figures.append(Figure(svg))
-            tables.append(_curve_table(having, unit))
+            tables.append(_curve_table(styles, unit))
     return section(
         "curves",
         legend=data.highlighted,
@@ -136,8 +136,8 @@ def _curve_table(styles: Sequence[RunStyle], unit: str) -> Table:
 
 def steps_section(data: ReportData) -> Section:
     """Where the evidence of questions is lost, of runs that know what must be shown."""
-    having = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
-    tables = [_step_table(having), _term_table(data, having), _label_table(data, having)]
+    styles = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
+    tables = [_step_table(styles), _term_table(data, styles), _label_table(data, styles)]
     return section("steps", tables=tables)
 
 
@@ -251,7 +251,7 @@ _OF_QUERIES = {
 def queries_section(data: ReportData) -> Section:
     """The queries of the agents by turn."""
     styles = [style for style in data.styles if "text_queries" in style.run.metrics]
-    tables = [_queries_table(styles, names, folded) for folded, names in _OF_QUERIES.items()]
+    tables = [_queries_table(styles, measures, folded) for folded, measures in _OF_QUERIES.items()]
     return section("queries", tables=tables)
 
 
@@ -260,8 +260,8 @@ def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str
     rows = []
     for style, turn in product(styles, ("", *TURNS)):
         measures = {name: f"query_{name}_{turn}".rstrip("_") for name in names}
-        if known := [name for name in measures.values() if name in style.run.metrics]:
-            count = style.run.denominators.get(known[0])
+        if present := [name for name in measures.values() if name in style.run.metrics]:
+            count = style.run.denominators.get(present[0])
             values = {key: measured(style.run, name) for key, name in measures.items()}
             rows.append({"run": style.entry, "queries": turn or "all", "n": count, **values})
     n = Column("n", form=decimals(0), note="questions")

@@ -95,13 +95,11 @@ def comparison_table(data: ReportData, measures: Sequence[str] = ()) -> RichTabl
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
             not fit are left out; a line below the table names them if they were given.
     """
-    usual = [name for name in _FEW if any(name in run.metrics for run in data.runs)]
+    present = [name for name in _FEW if any(name in run.metrics for run in data.runs)]
     rows = {row.a: row for row in data.comparisons_on(data.main)} if _one_reference(data) else {}
-    main = [data.main] if rows else []
-    few = [*main, *(usual or data.measures)]
-    chosen = dict.fromkeys(
-        measures or list(dict.fromkeys(few))[: _BESIDE if data.comparisons else _COLUMNS]
-    )
+    usual = dict.fromkeys([*([data.main] if rows else []), *(present or data.measures)])
+    most = _BESIDE if data.comparisons else _COLUMNS
+    chosen = list(dict.fromkeys(measures)) or list(usual)[:most]
     by_factors = labelled_by_factors(data.styles) and not data.against_baseline
     results = [result_column(data, name) for name in chosen]
     if rows:  # the difference has the mark
@@ -201,17 +199,17 @@ def evidence_line(data: ReportData, baseline: str | None = None) -> str:
     """The share of questions that passed each step from the evidence to a right answer, of the run
     `baseline`, or of the run with the highest accuracy. Empty for runs of which it is not known."""
     systems = [style for style in data.styles if style.run.name not in data.bounds]
-    known = {s.run.name: s for s in systems if STEP_MEASURES[0] in s.run.metrics}
-    if not known:
+    measured = {s.run.name: s for s in systems if STEP_MEASURES[0] in s.run.metrics}
+    if not measured:
         return ""
-    best = max(known.values(), key=lambda style: style.run.metrics["accuracy"])
-    shown = known.get(baseline or "", best)
-    metrics = shown.run.metrics
+    best = max(measured.values(), key=lambda style: style.run.metrics["accuracy"])
+    style = measured.get(baseline or "", best)
+    metrics = style.run.metrics
     steps = zip(STEPS, STEP_MEASURES, strict=True)
     shares = [f"{step.replace('_', ' ')} {percent(metrics[measure])}" for step, measure in steps]
-    count = len(shown.run.per_question[STEP_MEASURES[0]])
+    count = len(style.run.per_question[STEP_MEASURES[0]])
     return (
-        f"Evidence in {shown.label}, {count:,} questions: {', '.join(shares)}; right without a "
+        f"Evidence in {style.label}, {count:,} questions: {', '.join(shares)}; right without a "
         f"shown answer {percent(metrics[UNSUPPORTED])}."
     )
 

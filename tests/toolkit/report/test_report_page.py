@@ -657,11 +657,8 @@ def test_a_setting_that_a_run_does_not_change_has_the_value_of_its_configuration
         replace(run, factors=factors, manifest={"config": {"rewriter": {"apply_to": value}}})
         for run, (factors, value) in zip(six_runs(), rows, strict=False)
     ]
-    (column,) = [
-        c
-        for c in comparison_table(ReportData(runs)).columns
-        if str(c.header) == "rewriter apply to"
-    ]
+    columns = comparison_table(ReportData(runs)).columns
+    (column,) = [c for c in columns if str(c.header) == "rewriter apply to"]
     assert [str(run) for run in column.cells] == ["—", "retriever", "both"]
 
 
