@@ -48,9 +48,10 @@ from soundingline.toolkit.report.results import (
     recorded_count,
     run_interval,
     run_measure,
+    setting,
 )
 from soundingline.toolkit.search.tool import LAYERS
-from soundingline.toolkit.trajectory import ROLES, TIERS, mapping
+from soundingline.toolkit.trajectory import ROLES, TIERS
 
 _GREY = "Grey: the other runs."
 
@@ -335,11 +336,9 @@ def _not_drawn(costs: str, labels: Sequence[str]) -> str:
 
 def _price_lists(run: EvaluatedRun) -> list[str]:
     """The dates of the price lists of the evaluation, else of those by which a run was billed."""
-    config = run.manifest.get("config", {})
-    groups = [group for group in config if group.endswith("llm") and group != "judge_llm"]
-    tables = [mapping(mapping(config[group]).get("price")) for group in groups]
-    billed = [str(table["dated"]) for table in tables if table.get("dated")]
-    return sorted({*(run.prices.values() or billed)})
+    groups = [name for name in run.manifest.get("config", {}) if name.endswith("llm")]
+    dates = [setting(run, group, "price", "dated") for group in groups if group != "judge_llm"]
+    return sorted({*(run.prices.values() or map(str, filter(None, dates)))})
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -514,11 +513,10 @@ def cell_costs_section(data: ReportData) -> Section | None:
 
 def corpus_size_section(data: ReportData) -> Section | None:
     """Measures against the share of the unjudged documents in a corpus; None for one share."""
-    benchmarks = {
-        run.name: mapping(mapping(run.manifest.get("config")).get("benchmark")) for run in data.runs
+    shares = {
+        run.name: float(setting(run, "benchmark", "corpus_share") or 1.0) for run in data.runs
     }
-    shares = {name: float(one.get("corpus_share") or 1.0) for name, one in benchmarks.items()}
-    names = {str(one.get("name")) for one in benchmarks.values()}
+    names = {str(setting(run, "benchmark", "name")) for run in data.runs}
     if data.systems is None or len(set(shares.values())) < 2 or len(names) > 1:
         return None
     recalls = [name for name in data.measures if name.startswith(("recall_", "R@"))]

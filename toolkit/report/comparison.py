@@ -54,9 +54,10 @@ from soundingline.toolkit.report.results import (
     measured,
     question_count,
     recorded_count,
+    setting,
     sorted_by_measure,
 )
-from soundingline.toolkit.trajectory import mapping, text_of
+from soundingline.toolkit.trajectory import text_of
 
 
 def render(
@@ -111,8 +112,7 @@ def render(
 
 def notice_of(runs: Iterable[EvaluatedRun]) -> str:
     """Whose texts the benchmarks of the runs have."""
-    configs = [mapping(run.manifest.get("config")) for run in runs]
-    notices = [text_of(mapping(config.get("benchmark")).get("notice")) for config in configs]
+    notices = [text_of(setting(run, "benchmark", "notice")) for run in runs]
     return " ".join(filter(None, dict.fromkeys(notices)))
 
 

@@ -304,10 +304,16 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
     group, *keys = name.split(".")
     if not keys or run.factors.get(group, "none") == "none":
         return DASH
-    value: Any = run.manifest.get("config", {}).get(group)
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
+    value = setting(run, group, *keys)
     return DASH if value is None else str(value)
+
+
+def setting(run: EvaluatedRun, *keys: str) -> Any:
+    """The setting at a path in the configuration of a run; None where it is absent."""
+    value: Any = run.manifest.get("config")
+    for key in keys:
+        value = mapping(value).get(key)
+    return value
 
 
 def question_count(run: EvaluatedRun) -> int:
@@ -689,10 +695,10 @@ def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: s
     """The settings that differ, with a row for each run if there are any."""
     values = {style.run.name: row for style, row in zip(data.styles, rows, strict=True)}
 
-    def setting(name: str) -> Column:
+    def setting_column(name: str) -> Column:
         return Column(name, lambda style: values[style.run.name].get(name) or None, numeric=False)
 
-    shown = [setting(name) for name in _varying(rows)]
+    shown = [setting_column(name) for name in _varying(rows)]
     return Table([RUN, *shown], data.styles if shown else (), folded=folded)
 
 

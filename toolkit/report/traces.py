@@ -46,6 +46,7 @@ from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.report.comparison import notice_of
 from soundingline.toolkit.report.measures import decimals, number
 from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
+from soundingline.toolkit.report.results import setting
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
@@ -92,7 +93,7 @@ def write_traces(
         InputError: if the folder cannot be written.
     """
     page = folder.path / PAGE
-    content, price = benchmark.fingerprint, _recorded_price(run.manifest)
+    content, price = benchmark.fingerprint, _recorded_price(run)
     try:
         with file_lock(page.parent / ".lock"):
             remove_leftovers(page.parent)
@@ -544,13 +545,10 @@ def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
     return [next(of_replies) if reply else [] for reply in is_reply]
 
 
-def _recorded_price(manifest: Mapping[str, Any]) -> Price:
-    """The price of the agent's model in a manifest; an unknown one if it is absent or damaged."""
-    table: Any = manifest
-    for name in ("config", "llm", "price"):
-        table = mapping(table).get(name)
+def _recorded_price(run: EvaluatedRun) -> Price:
+    """The price of the agent's model of a run; an unknown one if it is absent or damaged."""
     with suppress(TypeError, ValueError, InputError):
-        return Price.of_record(mapping(table))
+        return Price.of_record(mapping(setting(run, "llm", "price")))
     return Price()
 
 
