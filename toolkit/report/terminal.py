@@ -50,7 +50,7 @@ _BREAKS = re.compile(r"(?<=[\s=,·/])|(?<=\w-)|(?<=\.)(?!\d)")
 
 
 @dataclass(frozen=True)
-class _Filled:
+class _FilledColumn:
     """A column and its entries, from the first row to the last."""
 
     column: Column
@@ -73,14 +73,14 @@ class _Filled:
         return min(self.longest, WIDTH if self.column.numeric else _NAME)
 
 
-def _filled(columns: Iterable[Column], items: Iterable[Any]) -> list[_Filled]:
+def _filled(columns: Iterable[Column], items: Iterable[Any]) -> list[_FilledColumn]:
     rows = list(items)
-    return [_Filled(column, [column.entry(item) for item in rows]) for column in columns]
+    return [_FilledColumn(column, [column.entry(item) for item in rows]) for column in columns]
 
 
-def _columns_of(table: Table) -> list[_Filled]:
+def _columns_of(table: Table) -> list[_FilledColumn]:
     return [
-        _Filled(column, [row[place] for row in table.rows])
+        _FilledColumn(column, [row[place] for row in table.rows])
         for place, column in enumerate(table.columns)
     ]
 
@@ -160,7 +160,7 @@ def _difference_columns(data: ReportData, compared: Compared) -> list[Column]:
     return [replace(column, source=difference), p_column(compared)]
 
 
-def _legend(data: ReportData, columns: Sequence[_Filled]) -> str:
+def _legend(data: ReportData, columns: Sequence[_FilledColumn]) -> str:
     """What the signs of a table of differences, or of ties, mean, in one line; else empty."""
     signs = []
     if any(filled.column.title.startswith(_DIFFERENCE) for filled in columns):
@@ -236,7 +236,7 @@ def _narrow(table: Table, title: str) -> list[RichTable]:
     return [_printed(group, note, title) for group, note in zip(groups, notes, strict=True)]
 
 
-def _printed(columns: Sequence[_Filled], note: str, title: str = "") -> RichTable:
+def _printed(columns: Sequence[_FilledColumn], note: str, title: str = "") -> RichTable:
     printed = RichTable(
         title=Text(escape_control(title)) if title else None,
         title_justify="left",
@@ -284,7 +284,7 @@ def _folded(text: str, width: int) -> str:
     return "\n".join(line.rstrip() for line in lines if line)
 
 
-def _width(columns: Sequence[_Filled]) -> int:
+def _width(columns: Sequence[_FilledColumn]) -> int:
     """The characters of a line, with gaps between the columns and long names folded."""
     return sum(filled.least_width for filled in columns) + len(columns) - 1
 
