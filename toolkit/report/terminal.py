@@ -78,13 +78,6 @@ def _filled(columns: Iterable[Column], items: Iterable[Any]) -> list[_FilledColu
     return [_FilledColumn(column, [column.entry(item) for item in rows]) for column in columns]
 
 
-def _columns_of(table: Table) -> list[_FilledColumn]:
-    return [
-        _FilledColumn(column, [row[place] for row in table.rows])
-        for place, column in enumerate(table.columns)
-    ]
-
-
 def comparison_table(data: ReportData, measures: Sequence[str] = ()) -> RichTable:
     """The table of results for 80 columns, with the differences on the main measure, their
     intervals and p values, if all runs of a benchmark were compared with one of them. Below it
@@ -226,7 +219,10 @@ def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:
 def _narrow(table: Table, title: str) -> list[RichTable]:
     """A table as one for the terminal, or as several with the same first column where its columns
     need more than 80 characters."""
-    first, *others = _columns_of(table)
+    first, *others = [
+        _FilledColumn(column, [row[place] for row in table.rows])
+        for place, column in enumerate(table.columns)
+    ]
     groups = [[first]]
     for column in others:
         if len(groups[-1]) > 1 and _width([*groups[-1], column]) > WIDTH:

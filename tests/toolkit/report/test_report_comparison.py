@@ -377,6 +377,8 @@ def test_the_terminal_has_a_table_for_each_requested_measure():
     text = printed(*tables)
     assert len(tables) == 2 and "nDCG@10" in text and "accuracy" in text
     assert "macro" in text and "missing on nq" in " ".join(text.split())
+    (table,) = benchmark_tables(ReportData(grid(), primary="nDCG@10"))
+    assert str(table.title) == "nDCG@10"
     on_one = [benchmark_run("nq", "bm25"), benchmark_run("nq", "sira")]
     assert benchmark_tables(ReportData(on_one)) == []
 
