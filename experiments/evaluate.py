@@ -71,6 +71,7 @@ from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.llm.messages import ChatModel
 from soundingline.toolkit.llm.prices import AGENTS, ANSWERING, Price, PriceTables, UsageTotals
 from soundingline.toolkit.report import (
+    ReportData,
     benchmark_tables,
     comparison_table,
     cost_tables,
@@ -257,7 +258,7 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
         folder = RunFolder(run)
         benchmark = recorded_benchmark(folder, settings)
         evaluated_runs.append(evaluate_recorded(folder, benchmark, config, judge))
-    Console().print(comparison_table(evaluated_runs))
+    Console().print(comparison_table(ReportData(evaluated_runs)))
     others = "" if len(runs) > 1 else " ANOTHER_RUN"
     print_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
 
@@ -533,32 +534,36 @@ def compare_folders(
                 group, measures, inside, test=test, family=family, margin=margin
             )
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
-    settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
-    settings |= {"side_by_side": side_by_side.name if side_by_side else ""}
-    settings |= {"primary": primary or "", "declared": primary == declared}
-    settings |= {"margin": margin, "family": family}
-    settings["threats"] = threats_of_runs(
+    threats = threats_of_runs(
         runs,
         baselines=chosen if baseline else (),
         primary=primary,
         margin=margin,
         accept=accept,
     )
-    report = render(runs, comparisons, baseline=baseline, by=by, **settings)
+    data = ReportData(
+        runs,
+        comparisons,
+        baseline=baseline or "",
+        traces=traces,
+        side_by_side=side_by_side.name if side_by_side else "",
+        by=by,
+        primary=primary or "",
+        declared=primary == declared,
+        margin=margin,
+        family=family,
+    )
+    report = render(data, title=title, unfinished=unfinished, threats=threats)
     report_path = write_report(folder, report)
     console = Console()
-    options: dict[str, Any] = {"baseline": baseline, "primary": primary or "", "by": by}
     for table in (
-        comparison_table(runs, comparisons, **options),
-        *pairs_tables(runs, comparisons, **options),
+        comparison_table(data),
+        *pairs_tables(data),
+        *benchmark_tables(data, list(dict.fromkeys(tested or ()))),
+        *cost_tables(runs),
     ):
         console.print(table)
-    shown = list(dict.fromkeys(tested or ()))
-    for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
-        console.print(table)
-    for table in cost_tables(runs):
-        console.print(table)
-    if line := evidence_line(runs, comparisons, baseline=baseline):
+    if line := evidence_line(data, baseline):
         console.print(line)
     console.print(f"Report: {report_path}", soft_wrap=True)
     if side_by_side:

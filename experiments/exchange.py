@@ -48,7 +48,7 @@ from soundingline.toolkit.files import (
 from soundingline.toolkit.llm.prices import AGENTS
 from soundingline.toolkit.obfuscation import VARIABLE, Canary
 from soundingline.toolkit.redaction import redact
-from soundingline.toolkit.report import comparison_table
+from soundingline.toolkit.report import ReportData, comparison_table
 from soundingline.toolkit.runs import RunFolder, make_manifest
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.search.scoring import training_rows
@@ -380,7 +380,7 @@ def import_run(
         _import, settings, benchmark, by, format=format, model=model, canary_env=canary_env
     )
     if not released:
-        Console().print(comparison_table([bring(folder, path, {})]))
+        Console().print(comparison_table(ReportData([bring(folder, path, {})])))
         print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
         return
     present = {name: values for name, values in released.items() if (path / name).exists()}

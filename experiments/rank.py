@@ -65,7 +65,7 @@ from soundingline.toolkit.evaluation.retrieval import (
 )
 from soundingline.toolkit.files import write_quoting
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.report import comparison_table
+from soundingline.toolkit.report import ReportData, comparison_table
 
 
 def query_costs(
@@ -204,7 +204,7 @@ def rank(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedR
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_run(folder.path)
     if judged:
-        Console().print(comparison_table([cell], measures=shown))
+        Console().print(comparison_table(ReportData([cell]), shown))
     else:
         Console().print(
             f"No question of {built.benchmark.name} is judged, so there are no measures. "

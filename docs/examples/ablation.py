@@ -6,7 +6,7 @@
 
 # %%
 from soundingline.experiments import Experiment, compare
-from soundingline.toolkit.report import render
+from soundingline.toolkit.report import ReportData, render
 
 WORLD = ["benchmark=fictional", "benchmark.documents=64", "benchmark.questions=12"]
 WORLD += ["benchmark.hops=1", "benchmark.median_words=60", "benchmark.p90_words=200"]
@@ -42,4 +42,4 @@ opened = {run.name: run.to_frame(per_question=True)["recall_opened"] for run in 
 # So do the tables of a report, by the name of their section.
 
 # %%
-results = render(runs, compared).tables["results"][0].to_frame()
+results = render(ReportData(runs, compared)).tables["results"][0].to_frame()

@@ -16,7 +16,7 @@ from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.evaluation import EvaluatedRun, compare, load_run
 from soundingline.toolkit.evaluation.comparison import bound_of, bounds_among
 from soundingline.toolkit.evaluation.statistics import holm, paired_test
-from soundingline.toolkit.report import evidence_line
+from soundingline.toolkit.report import ReportData, evidence_line
 from soundingline.toolkit.runs import RunFolder
 
 PACKAGE = "soundingline"
@@ -165,12 +165,13 @@ def test_the_last_line_of_a_comparison_has_the_steps_of_the_baseline(sweep):
     runs = [replace(run, factors={"cell": name.upper()}) for name, run in sweep.items()]
     base = next(run for run in runs if run.factors["cell"] == "AGENT").name
     rows = compare(runs, ["accuracy"], base, resamples=99)
-    steps = evidence_line(runs, rows, baseline=base)
+    steps = evidence_line(ReportData(runs, rows, baseline=base), base)
     metrics = sweep["agent"].metrics
     shares = [metrics[name] for name in ("step_surfaced", "step_previewed", "step_opened")]
     assert f"surfaced {100 * shares[0]:.0f}%, previewed {100 * shares[1]:.0f}%" in steps
     assert steps.startswith("Evidence in baseline, 30 questions: ")
-    assert evidence_line([replace(run, metrics={}, per_question={}) for run in runs]) == ""
+    unmeasured = [replace(run, metrics={}, per_question={}) for run in runs]
+    assert evidence_line(ReportData(unmeasured)) == ""
 
 
 def test_a_tool_that_follows_links_is_refused_without_evidence(entry, capsys):

@@ -27,7 +27,7 @@ from test_report_comparison import tuned
 from test_report_page import FAILED, HOSTILE, hostile_run, side_by_side
 
 from soundingline.toolkit.evaluation import compare
-from soundingline.toolkit.report import render, write_report
+from soundingline.toolkit.report import ReportData, render, write_report
 from soundingline.toolkit.report.page import COLOURS
 from soundingline.toolkit.report.tuning import render_tuning
 from soundingline.toolkit.trajectory import Answer
@@ -264,7 +264,7 @@ def test_a_report_on_runs_fits_the_window_and_is_cards_on_a_narrow_one(
     name = None if baseline is None else runs[baseline].name
     rows = compare(runs, ["accuracy", "nDCG@10"], name, test="t", resamples=99)
     browser.size(width)
-    browser.open(write_report(tmp_path, render(runs, rows, baseline=name)))
+    browser.open(write_report(tmp_path, render(ReportData(runs, rows, baseline=name))))
     browser.value("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")
     wider = "[...document.querySelectorAll('.scroll')].filter((t) => t.scrollWidth > t.clientWidth)"
@@ -371,7 +371,7 @@ PAINTED = """((colour, what) => {
 def test_figures_have_the_colours_of_a_dark_page(browser, tmp_path):
     runs = six_runs()
     rows = compare(runs, ["accuracy"], runs[0].name, test="t", resamples=99)
-    page = write_report(tmp_path, render(runs, rows, baseline=runs[0].name))
+    page = write_report(tmp_path, render(ReportData(runs, rows, baseline=runs[0].name)))
     fills = "[...new Set([...document.querySelectorAll('.plot text')].map("
     fills += "(text) => getComputedStyle(text).fill))]"
     for scheme in ("light", "dark"):
@@ -396,7 +396,7 @@ def test_a_printed_report_has_no_column_of_single_letters(browser, tmp_path):
         for run in six_runs()
     ]  # fmt: skip
     browser.size(718, media="print")  # A4 at 96 pixels an inch, less margins of 1 cm
-    browser.open(write_report(tmp_path, render(runs)))
+    browser.open(write_report(tmp_path, render(ReportData(runs))))
     browser.value("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     narrow = """[...document.querySelectorAll('tbody :is(th, td)')].filter((cell) =>
       cell.innerText.length > 8

@@ -66,9 +66,9 @@ def shown(record):
     baseline = rows[0].b
     runs.sort(key=lambda run: run.name != baseline)
     table = io.StringIO()
-    Console(file=table, width=80).print(comparison_table(runs, rows, baseline=baseline))
-    lines = [line.rstrip() for line in table.getvalue().splitlines()]
     data = ReportData(runs, rows, baseline=baseline, declared=True, **record["declared"])
+    Console(file=table, width=80).print(comparison_table(data))
+    lines = [line.rstrip() for line in table.getvalue().splitlines()]
     headline = "".join(f"**{s.text}**" if s.strong else s.text for s in summary(data))
     quote = textwrap.wrap(
         headline, 113, break_on_hyphens=False, initial_indent="> ", subsequent_indent="> "

@@ -6,6 +6,7 @@ tuning, and `soundingline.toolkit.report.traces` the pages of single questions.
 
 from soundingline.toolkit.report.comparison import render
 from soundingline.toolkit.report.page import Report, write_report
+from soundingline.toolkit.report.results import ReportData
 from soundingline.toolkit.report.terminal import (
     benchmark_tables,
     comparison_table,
@@ -16,6 +17,7 @@ from soundingline.toolkit.report.terminal import (
 
 __all__ = [
     "Report",
+    "ReportData",
     "benchmark_tables",
     "comparison_table",
     "cost_tables",

@@ -48,25 +48,26 @@ from soundingline.toolkit.report.results import (
     recorded_count,
     run_interval,
     run_measure,
+    setting,
 )
 from soundingline.toolkit.search.tool import LAYERS
-from soundingline.toolkit.trajectory import ROLES, TIERS, mapping
+from soundingline.toolkit.trajectory import ROLES, TIERS
 
 _GREY = "Grey: the other runs."
 
 
 def funnel_section(data: ReportData) -> Section | None:
     """Recall of judged documents in each tier of exposure; None if no run has a funnel."""
-    having = [style for style in data.styles if style.run.funnel]
-    if not having:
+    styles = [style for style in data.styles if style.run.funnel]
+    if not styles:
         return None
-    levels = list(dict.fromkeys(level for style in having for level in style.run.funnel))
+    levels = list(dict.fromkeys(level for style in styles for level in style.run.funnel))
     key = f"Bar: {levels[0]}" + (f"; diamond: {levels[1]}." if len(levels) > 1 else ".")
     return section(
         "funnel",
         figures=[
             Figure(funnel(style, style.run.funnel), heading=style.label, style=style)
-            for style in having
+            for style in styles
             if style.colour is not None
             and any(
                 row.get("documents")
@@ -75,7 +76,7 @@ def funnel_section(data: ReportData) -> Section | None:
             )
         ],
         key=_all_shown(data, key),
-        tables=[_funnel_table(having, level) for level in levels],
+        tables=[_funnel_table(styles, level) for level in levels],
     )
 
 
@@ -88,31 +89,29 @@ def _funnel_table(styles: Sequence[RunStyle], level: str) -> Table:
     present = {tier for style in styles for tier in style.run.funnel.get(level, {})}
 
     def recall(style: RunStyle, step: str) -> TableEntry | None:
-        if not (values := style.run.funnel.get(level, {}).get(step)):
+        if not (of_tier := style.run.funnel.get(level, {}).get(step)):
             return None
-        sub = f"{number(values.get('documents'), 1)} docs"
-        if "tokens" in values:
-            sub += f", {number(values['tokens'], 0)} tokens"
-        both = " / ".join(number(values.get(mean), 3) for mean in ("macro", "micro"))
-        return TableEntry(values.get("macro"), both, sub)
+        sub = f"{number(of_tier.get('documents'), 1)} docs"
+        if "tokens" in of_tier:
+            sub += f", {number(of_tier['tokens'], 0)} tokens"
+        recalls = " / ".join(number(of_tier.get(mean), 3) for mean in ("macro", "micro"))
+        return TableEntry(of_tier.get("macro"), recalls, sub)
 
     steps = [*TIERS, *(layer for layer in LAYERS if layer in present)]
     shown = columns(recall, steps, note="macro / micro, documents")
     return Table([RUN, *shown], styles, folded=f"Recall of {level} documents, in numbers")
 
 
-def curves_section(data: ReportData) -> Section | None:
-    """Mean recall against documents and tokens exposed; None if no run has curves."""
+def curves_section(data: ReportData) -> Section:
+    """Mean recall against documents and tokens exposed."""
     figures, tables = [], []
     for unit in ("documents", "tokens"):
-        having = [style for style in data.styles if style.run.curves.get(unit)]
-        if having:
-            curves = [(style, style.run.curves[unit]) for style in having]
+        styles = [style for style in data.styles if style.run.curves.get(unit)]
+        if styles:
+            curves = [(style, style.run.curves[unit]) for style in styles]
             svg = exposure(curves, axis=f"{unit} exposed per question (log scale)")
             figures.append(Figure(svg))
-            tables.append(_curve_table(having, unit))
-    if not figures:
-        return None
+            tables.append(_curve_table(styles, unit))
     return section(
         "curves",
         legend=data.highlighted,
@@ -136,15 +135,11 @@ def _curve_table(styles: Sequence[RunStyle], unit: str) -> Table:
     return Table([RUN, *shown], styles, folded=f"Recall by {unit} exposed, in numbers")
 
 
-def steps_section(data: ReportData) -> Section | None:
-    """Where the evidence of questions is lost; None if no run knows what must be shown."""
-    having = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
-    if not having:
-        return None
-    return section(
-        "steps",
-        tables=[_step_table(having), *_term_tables(data, having), _label_table(data, having)],
-    )
+def steps_section(data: ReportData) -> Section:
+    """Where the evidence of questions is lost, of runs that know what must be shown."""
+    styles = [style for style in data.styles if STEP_MEASURES[0] in style.run.per_question]
+    tables = [_step_table(styles), _term_table(data, styles), _label_table(data, styles)]
+    return section("steps", tables=tables)
 
 
 def _label_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
@@ -171,19 +166,18 @@ def _label_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
     return Table([RUN, *counted], styles, note=note)
 
 
-def _term_tables(data: ReportData, styles: Sequence[RunStyle]) -> list[Table]:
-    """The terms of each difference in accuracy between runs; no table without comparisons."""
+def _term_table(data: ReportData, styles: Sequence[RunStyle]) -> Table:
+    """The terms of each difference in accuracy between runs."""
     known = {style.run.name for style in styles}
     rows = []
     for row in data.comparisons_on("accuracy"):
         a, b = (data.style(name) for name in (row.a, row.b))
         if {row.a, row.b} <= known:
-            terms = decomposed_difference(a.run.per_question, b.run.per_question)
             label = a.change if b.run.name in data.baselines else f"{a.within} − {b.within}"
-            rows.append({"runs": label, **terms})
-    parts = columns(lambda row, name: _term(row[name]), (*STEPS, "right_unsupported", "difference"))
-    note = sentences("steps")["terms"]
-    return [Table([*texts("runs"), *parts], rows, note=note)] if rows else []
+            decomposed = decomposed_difference(a.run.per_question, b.run.per_question)
+            rows.append({"runs": label, **decomposed})
+    terms = columns(lambda row, name: _term(row[name]), (*STEPS, "right_unsupported", "difference"))
+    return Table([*texts("runs"), *terms], rows, note=sentences("steps")["terms"])
 
 
 def _step_table(styles: Sequence[RunStyle]) -> Table:
@@ -255,13 +249,11 @@ _OF_QUERIES = {
 }
 
 
-def queries_section(data: ReportData) -> Section | None:
-    """The queries of the agents by turn; None if no agent searched with a query."""
+def queries_section(data: ReportData) -> Section:
+    """The queries of the agents by turn."""
     styles = [style for style in data.styles if "text_queries" in style.run.metrics]
-    tables = [_queries_table(styles, names, folded) for folded, names in _OF_QUERIES.items()]
-    if not styles:
-        return None
-    return section("queries", tables=[table for table in tables if table.rows])
+    tables = [_queries_table(styles, measures, folded) for folded, measures in _OF_QUERIES.items()]
+    return section("queries", tables=tables)
 
 
 def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str) -> Table:
@@ -269,8 +261,8 @@ def _queries_table(styles: Sequence[RunStyle], names: Sequence[str], folded: str
     rows = []
     for style, turn in product(styles, ("", *TURNS)):
         measures = {name: f"query_{name}_{turn}".rstrip("_") for name in names}
-        if known := [name for name in measures.values() if name in style.run.metrics]:
-            count = style.run.denominators.get(known[0])
+        if present := [name for name in measures.values() if name in style.run.metrics]:
+            count = style.run.denominators.get(present[0])
             values = {key: measured(style.run, name) for key, name in measures.items()}
             rows.append({"run": style.entry, "queries": turn or "all", "n": count, **values})
     n = Column("n", form=decimals(0), note="questions")
@@ -344,11 +336,9 @@ def _not_drawn(costs: str, labels: Sequence[str]) -> str:
 
 def _price_lists(run: EvaluatedRun) -> list[str]:
     """The dates of the price lists of the evaluation, else of those by which a run was billed."""
-    config = run.manifest.get("config", {})
-    groups = [group for group in config if group.endswith("llm") and group != "judge_llm"]
-    tables = [mapping(mapping(config[group]).get("price")) for group in groups]
-    billed = [str(table["dated"]) for table in tables if table.get("dated")]
-    return sorted({*(run.prices.values() or billed)})
+    groups = [name for name in run.manifest.get("config", {}) if name.endswith("llm")]
+    dates = [setting(run, group, "price", "dated") for group in groups if group != "judge_llm"]
+    return sorted({*(run.prices.values() or map(str, filter(None, dates)))})
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -523,25 +513,23 @@ def cell_costs_section(data: ReportData) -> Section | None:
 
 def corpus_size_section(data: ReportData) -> Section | None:
     """Measures against the share of the unjudged documents in a corpus; None for one share."""
-    benchmarks = {
-        run.name: mapping(mapping(run.manifest.get("config")).get("benchmark")) for run in data.runs
+    shares = {
+        run.name: float(setting(run, "benchmark", "corpus_share") or 1.0) for run in data.runs
     }
-    shares = {name: float(one.get("corpus_share") or 1.0) for name, one in benchmarks.items()}
-    names = {str(one.get("name")) for one in benchmarks.values()}
+    names = {str(setting(run, "benchmark", "name")) for run in data.runs}
     if data.systems is None or len(set(shares.values())) < 2 or len(names) > 1:
         return None
     recalls = [name for name in data.measures if name.startswith(("recall_", "R@"))]
     known = {name for run in data.runs for name in run.metrics}
-    wanted = dict.fromkeys(("accuracy", *recalls[:1], data.main))
-    measures = [name for name in wanted if name in known][:2]
+    candidates = dict.fromkeys(("accuracy", *recalls[:1], data.main))
+    measures = [name for name in candidates if name in known][:2]
     by_share = sorted(data.styles, key=lambda style: shares[style.run.name])
     figures = []
     for measure in measures:
         styles = [style for style in by_share if measure in style.run.metrics]
-        runs = [style.run for style in styles]
         points = [_point(style, shares[style.run.name], measure) for style in styles]
         lines = {
-            system.label: [n for n, run in enumerate(runs) if run in system.runs.values()]
+            system.label: [n for n, s in enumerate(styles) if data.systems.of(s.run.name) is system]
             for system in data.systems.systems
         }
         drawn = {label: places for label, places in lines.items() if places}

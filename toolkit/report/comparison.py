@@ -46,6 +46,7 @@ from soundingline.toolkit.report.page import (
 )
 from soundingline.toolkit.report.plots import ForestPanel, forest
 from soundingline.toolkit.report.results import (
+    ALPHA,
     ReportData,
     denominator,
     factor_value,
@@ -53,34 +54,27 @@ from soundingline.toolkit.report.results import (
     measured,
     question_count,
     recorded_count,
+    setting,
     sorted_by_measure,
 )
-from soundingline.toolkit.trajectory import mapping, text_of
+from soundingline.toolkit.trajectory import text_of
 
 
 def render(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
+    data: ReportData,
     *,
     title: str = "Comparison of runs",
     unfinished: Sequence[str] = (),
     threats: Sequence[Threat] = (),
-    **options: Any,
 ) -> Report:
     """Render the report on evaluated runs as HTML and as Markdown.
 
     Args:
-        runs: the runs.
-        comparisons: their paired comparisons.
+        data: the runs and their paired comparisons.
         title: the heading.
         unfinished: warnings about runs that have no results.
         threats: the threats to the validity of the comparison.
-        options: the others of `soundingline.toolkit.report.results.ReportData`.
-
-    Raises:
-        InputError: see `ReportData`.
     """
-    data = ReportData(runs, comparisons, **options)
     planned = contrasts(data)
     sections = (
         differences_section(data, planned),
@@ -111,15 +105,14 @@ def render(
         _subtitle(data),
         summary(data, planned),
         [*unfinished, *warnings(data)],
-        [section for section in sections if section is not None],
+        sections,
         notice_of(data.runs),
     )
 
 
 def notice_of(runs: Iterable[EvaluatedRun]) -> str:
     """Whose texts the benchmarks of the runs have."""
-    configs = [mapping(run.manifest.get("config")) for run in runs]
-    notices = [text_of(mapping(config.get("benchmark")).get("notice")) for config in configs]
+    notices = [text_of(setting(run, "benchmark", "notice")) for run in runs]
     return " ".join(filter(None, dict.fromkeys(notices)))
 
 
@@ -136,13 +129,11 @@ def _subtitle(data: ReportData) -> str:
     return ", ".join(parts)
 
 
-def threats_section(threats: Sequence[Threat]) -> Section | None:
-    """What a reviewer would object to; None without such threats."""
-    if not threats:
-        return None
+def threats_section(threats: Sequence[Threat]) -> Section:
+    """What a reviewer would object to."""
     rows = [
-        {"name": each.name, "threat": each.text, "accepted": "accepted" if each.accepted else ""}
-        for each in threats
+        {"name": name, "threat": text, "accepted": "accepted" if accepted else ""}
+        for name, text, accepted in threats
     ]
     return section("threats", tables=[Table(texts("name", "threat", "accepted"), rows)])
 
@@ -194,12 +185,12 @@ def contrasts(data: ReportData) -> list[Contrast]:
         else:
             for factor, later, earlier in pairs:
                 a, b = styles[later], styles[earlier]
-                one, other = (factor_value(style.run, factor) for style in (a, b))
+                level, base = (factor_value(style.run, factor) for style in (a, b))
                 rest = [name for name in varied_factors(group) if name != factor]
                 same = {name: factor_value(a.run, name) for name in rest}
                 shared = ", ".join(f"{name} {value}" for name, value in same.items())
-                label = f"{one} − {other}\n" + ", ".join(f"{n}: {v}" for n, v in same.items())
-                subject, reference = f"{factor} {one}", f"{other} ({shared})"
+                label = f"{level} − {base}\n" + ", ".join(f"{n}: {v}" for n, v in same.items())
+                subject, reference = f"{factor} {level}", f"{base} ({shared})"
                 planned.append(Contrast(a, b, subject, reference, label))
     return planned
 
@@ -227,25 +218,25 @@ def summary(data: ReportData, planned: Sequence[Contrast] | None = None) -> list
         text = f" has {data.main} {value} over {count:,} question{'s' if count != 1 else ''}. "
         text += "There is no other run to compare with."
         return [TextSpan(data.style(run.name).label, True), TextSpan(text)]
-    significant, tested = list[TextSpan](), list[PairedComparison]()
-    others: dict[str, Tested] = {}
+    spans, tested = list[TextSpan](), list[PairedComparison]()
+    unclear: dict[str, Tested] = {}
     for measure in dict.fromkeys([*_shown_measures(data)[:1], "nDCG@10"]):
         rows = _tested(data, planned, measure)
-        clear = [(one, row) for one, row in rows if data.significant(row)]
+        significant = [(contrast, row) for contrast, row in rows if data.significant(row)]
         tested += [row for _, row in rows]
-        if clear:
-            significant += _significant(data, measure, clear, rows, names_baseline=not significant)
+        if significant:
+            spans += _significant(data, measure, significant, rows, names_baseline=not spans)
         elif rows:
-            others[measure] = rows
+            unclear[measure] = rows
     if not tested:
         text = f"{data.main} {_range(data, data.main)}. No difference between them was tested."
         return [TextSpan(text)]
-    rest = _not_significant(data, others) + _equivalent(data, planned) + _macro_averages(data)
+    rest = _not_significant(data, unclear) + _equivalent(data, planned) + _macro_averages(data)
     rest += (
-        f"Significant means p of at most {data.alpha:g} after Holm’s correction over "
+        f"Significant means p of at most {ALPHA:g} after Holm’s correction over "
         f"{_family(data, tested[0].measure)}, on {_span(row.n for row in tested)} questions."
     )
-    return [*significant, TextSpan(rest)]
+    return [*spans, TextSpan(rest)]
 
 
 def _family(data: ReportData, measure: str) -> str:
@@ -269,15 +260,13 @@ def _family(data: ReportData, measure: str) -> str:
 
 def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
     """How many differences of the main measure are equivalent and undecided at the margin."""
-    conclusions = [
-        row.conclusion(data.alpha) for _, row in _tested(data, planned, data.main) if data.margin
-    ]
+    conclusions = [row.conclusion() for _, row in _tested(data, planned, data.main) if data.margin]
     counts = [(conclusions.count(name), name) for name in ("equivalent", "undecided")]
-    parts = [(count, f"{'is' if count == 1 else 'are'} {name}") for count, name in counts if count]
-    if not parts:
+    states = [(count, f"{'is' if count == 1 else 'are'} {name}") for count, name in counts if count]
+    if not states:
         return ""
-    (count, state), *rest = parts
-    more = "".join(f" and {number} {other}" for number, other in rest)
+    (count, state), *rest = states
+    more = "".join(f" and {number} {name}" for number, name in rest)
     return (
         f"At a margin of {value_text(data.margin, data.main)}, {count} of the {len(conclusions)} "
         f"differences in {data.main} {state}{more}. "
@@ -285,29 +274,29 @@ def _equivalent(data: ReportData, planned: Sequence[Contrast]) -> str:
 
 
 def _significant(
-    data: ReportData, measure: str, clear: Tested, rows: Tested, *, names_baseline: bool
+    data: ReportData, measure: str, significant: Tested, rows: Tested, *, names_baseline: bool
 ) -> list[TextSpan]:
     """A sentence with the largest significant differences, and how many others are and are not."""
-    largest = sorted(clear, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
+    largest = sorted(significant, key=lambda pair: -abs(pair[1].difference))[:_NAMED]
     spans: list[TextSpan] = []
-    before: tuple[str, str] | None = None
-    for one, row in largest:
+    previous: tuple[str, str] | None = None
+    for contrast, row in largest:
         verb, sign = ("raises", 1) if row.difference > 0 else ("lowers", -1)
         low, high = (_short(end, measure) for end in sorted((sign * row.low, sign * row.high)))
-        text = f"by {_short(abs(row.difference), measure)} [{low}, {high}]{_against(one)}"
-        if before == (one.subject, verb):
+        text = f"by {_short(abs(row.difference), measure)} [{low}, {high}]{_against(contrast)}"
+        if previous == (contrast.subject, verb):
             spans.append(TextSpan(f" and {text}"))
             continue
-        spans += [TextSpan(" and ")] if before else []
-        spans.append(TextSpan(one.subject, True))
-        spans.append(TextSpan(f" {verb} {'it' if before else measure} {text}"))
-        before = (one.subject, verb)
+        spans += [TextSpan(" and ")] if previous else []
+        spans.append(TextSpan(contrast.subject, True))
+        spans.append(TextSpan(f" {verb} {'it' if previous else measure} {text}"))
+        previous = (contrast.subject, verb)
     end = ""
     if data.against_baseline:
         baseline = f" {largest[0][0].b.within}" if names_baseline else ""
         mean = f" ({_short(largest[0][1].mean_b, measure)})" if data.systems is None else ""
         end += f", against the baseline{baseline}{mean}"
-    more, left = len(clear) - len(largest), len(rows) - len(clear)
+    more, left = len(significant) - len(largest), len(rows) - len(significant)
     of = f"of the {len(rows)} differences in {measure}"
     if more:
         end += f"; {more} more {of} {'is' if more == 1 else 'are'} significant"
@@ -325,7 +314,7 @@ def _not_significant(data: ReportData, measures: Mapping[str, Tested]) -> str:
     if data.systems is None:
         text += ": " + ", and ".join(f"{name} {_range(data, name)}" for name in measures)
     measure, rows = next(iter(measures.items()))
-    one, row = max(rows, key=lambda pair: abs(pair[1].difference))
+    contrast, row = max(rows, key=lambda pair: abs(pair[1].difference))
     if not row.difference:
         return f"{text}. "
     needed = "no number of questions would make it significant"
@@ -335,14 +324,14 @@ def _not_significant(data: ReportData, measures: Mapping[str, Tested]) -> str:
     return (
         f"{text}. The largest difference in {measure} is "
         f"{number(row.difference, _digits(measure), sign=True)} "
-        f"[{_short(row.low, measure)}, {_short(row.high, measure)}], of {one.subject}"
-        f"{_against(one)}; {needed}. "
+        f"[{_short(row.low, measure)}, {_short(row.high, measure)}], of {contrast.subject}"
+        f"{_against(contrast)}; {needed}. "
     )
 
 
-def _against(one: Contrast) -> str:
-    against = f" against {one.reference}" if one.reference else ""
-    return against + (f" on {one.benchmark}" if one.benchmark else "")
+def _against(contrast: Contrast) -> str:
+    against = f" against {contrast.reference}" if contrast.reference else ""
+    return against + (f" on {contrast.benchmark}" if contrast.benchmark else "")
 
 
 def _range(data: ReportData, measure: str) -> str:
@@ -359,20 +348,21 @@ def _macro_averages(data: ReportData) -> str:
     if data.systems is None or data.systems.has_shares:
         return ""
     benchmarks = data.systems.benchmarks_of(data.main)
-    ranked = leaders(data.systems, data.main) if len(benchmarks) > 1 else []
-    if not ranked:
+    average = partial(data.systems.macro_average, measure=data.main)
+    ranked = sorted_by_measure(data.systems.systems, data.main, average)
+    if len(benchmarks) < 2 or not ranked:
         return f"No system has {data.main} on all benchmarks: there is no macro average. "
-    (best, most), (worst, least) = ranked[0], ranked[-1]
-    if _short(most, data.main) == _short(least, data.main):
+    best, worst = ranked[0], ranked[-1]
+    most, least = (_short(average(system), data.main) for system in (best, worst))
+    if most == least:
         return ""
     return (
         f"The macro average of {data.main} over {len(benchmarks)} benchmarks, which is not tested, "
-        f"is {_short(least, data.main)} ({worst.label}) to {_short(most, data.main)} "
-        f"({best.label}). "
+        f"is {least} ({worst.label}) to {most} ({best.label}). "
     )
 
 
-def _short(value: float, measure: str) -> str:
+def _short(value: float | None, measure: str) -> str:
     """A value in a sentence, with at most three digits after the point."""
     return number(value, _digits(measure))
 
@@ -389,35 +379,35 @@ _COUNTED += ["uncalibrated"]
 
 def warnings(data: ReportData) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    runs, lines, said = data.runs, [], sentences("warnings")
+    runs, lines, wording = data.runs, [], sentences("warnings")
     together = ", over all runs" if len(runs) > 1 else ""
     answers = any("accuracy" in run.metrics for run in runs)  # else questions ask for documents
     for count in _COUNTED:
         numbers = {style.label: style.run.counts.get(count, 0) for style in data.styles}
         if (total := sum(numbers.values())) and (answers or count != "without_accepted_answer"):
-            over = sum(denominator(run, count) for run in runs)
-            own = [f"{label} {number:,}" for label, number in numbers.items() if number]
-            which = f" ({', '.join(own)})" if len({*numbers.values()}) > 1 else ""
-            lines.append(f"{said[count]}: {total:,} of {over:,} questions{together}{which}.")
+            out_of = sum(denominator(run, count) for run in runs)
+            by_run = [f"{label} {number:,}" for label, number in numbers.items() if number]
+            of_runs = f" ({', '.join(by_run)})" if len({*numbers.values()}) > 1 else ""
+            lines.append(f"{wording[count]}: {total:,} of {out_of:,} questions{together}{of_runs}.")
     for run in runs:
         polar, right = run.counts.get("yes_no", 0), run.counts.get("yes_no_by_chance", 0)
         if polar and "accuracy" in run.metrics:
             questions = question_count(run) - run.counts.get("without_accepted_answer", 0)
             chance = value_text(right / questions, "accuracy")
-            lines.append(said["yes_no"].format(polar, questions, right, chance))
+            lines.append(wording["yes_no"].format(polar, questions, right, chance))
     lines = list(dict.fromkeys(lines))  # one line for runs over the same questions
     if unscored := sum(run.counts.get("unscored_documents", 0) for run in runs):
         lines.append(f"Documents that could not be scored: {unscored:,}.")
     lines += filter(None, [stand_ins(runs)])
     for group in by_benchmark(runs):
-        sets = [frozenset(run.per_question.get(data.main, {})) for run in group]
-        if len(set(sets)) > 1:
+        qids = [frozenset(run.per_question.get(data.main, {})) for run in group]
+        if len(set(qids)) > 1:
             where = f" over {data.style(group[0].name).benchmark}" if data.systems else ""
-            shared, each = len(frozenset.intersection(*sets)), _span(map(len, sets))
-            lines.append(said["questions"].format(where, data.main, shared, each))
-    prints = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
-    if len(prints) > 1 and not (data.systems and data.systems.different == 1):
-        lines.append(said["contents"].format(len(prints)))
+            shared, sizes = len(frozenset.intersection(*qids)), _span(map(len, qids))
+            lines.append(wording["questions"].format(where, data.main, shared, sizes))
+    contents = {str(r.manifest.get("fingerprints", {}).get("benchmark", "")) for r in runs} - {""}
+    if len(contents) > 1 and not (data.systems and data.systems.different == 1):
+        lines.append(wording["contents"].format(len(contents)))
     return lines
 
 
@@ -442,7 +432,7 @@ def differences_section(
     every = "Paired differences"
     if data.against_baseline:
         title, lead = "Differences from the baseline", _against_baseline(data)
-    elif any("\n" in one.label for one in planned) and "(" in planned[0].reference:
+    elif any("\n" in contrast.label for contrast in planned) and "(" in planned[0].reference:
         title = "Differences of one factor"
         lead = "Pairs of runs that differ in one factor; the second line has the other factors."
         every = "All pairs: paired differences"
@@ -454,15 +444,14 @@ def differences_section(
     if data.primary:
         when = ", which was declared before the runs" if data.declared else " of this comparison"
         lead += f" {data.primary} is the primary measure{when}; the others are exploratory."
-    words = {"alpha": f"{data.alpha:g}", "family": _family(data, first)}
-    said = sentences("differences", **words, margin=value_text(data.margin, first))
-    note = f"{said['note']} {said['equivalent']}" if data.margin else said["note"]
+    words = {"alpha": f"{ALPHA:g}", "family": _family(data, first)}
     return section(
         "differences",
+        {**words, "margin": value_text(data.margin, first)},
+        also=["equivalent"] if data.margin else [],
         title=title,
         lead=lead,
         figures=_forests(data, planned),
-        note=note,
         link=data.side_by_side,
         tables=[
             table
@@ -475,19 +464,19 @@ def differences_section(
 def _by_kind(data: ReportData, measure: str, every: str) -> Iterator[Table]:
     """The table of the comparisons of systems, titled `every`, and that of those with bounds."""
     systems, bounds = list[PairedComparison](), list[PairedComparison]()
-    for row in data.comparisons_on(measure):
-        (systems if data.bounds.isdisjoint((row.a, row.b)) else bounds).append(row)
+    for compared in data.comparisons_on(measure):
+        (systems if data.bounds.isdisjoint((compared.a, compared.b)) else bounds).append(compared)
     exploratory = " (exploratory)" if data.primary not in ("", measure) else ""
-    for what, part in ((every, systems), ("Bounds: paired differences", bounds)):
-        if part:
-            yield _differences(data, part, folded=f"{what} on {measure}{exploratory}")
+    for kind, rows in ((every, systems), ("Bounds: paired differences", bounds)):
+        if rows:
+            yield _differences(data, rows, folded=f"{kind} on {measure}{exploratory}")
 
 
 def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: str) -> Table:
     """One row for each comparison. If all are with the same run, only the note names that run."""
-    measure, notes = rows[0].measure, []
-    one_other = len({row.b for row in rows}) == 1
-    if one_other:
+    measure, notes, conclusion = rows[0].measure, [], PairedComparison.conclusion
+    same_reference = len({row.b for row in rows}) == 1
+    if same_reference:
         mean = value_text(rows[0].mean_b, measure)
         notes.append(f"Differences from {data.style(rows[0].b).within}, with {measure} {mean}.")
     counts = {run.name: recorded_count(run) for run in data.runs}
@@ -499,21 +488,18 @@ def _differences(data: ReportData, rows: Sequence[PairedComparison], *, folded: 
             f"of {most:,}."
         )
 
-    def first(row: PairedComparison) -> TableEntry:
+    def run_entry(row: PairedComparison) -> TableEntry:
         return TableEntry(data.style(row.a).change, sub=value_text(row.mean_a, measure))
 
-    def other(row: PairedComparison) -> TableEntry:
+    def reference_entry(row: PairedComparison) -> TableEntry:
         return TableEntry(data.style(row.b).label, sub=value_text(row.mean_b, measure))
 
     def wins(row: PairedComparison) -> TableEntry:
         return TableEntry(f"{row.wins:,} / {row.ties:,} / {row.losses:,}", sub=f"of {row.n:,}")
 
-    def conclusion(row: PairedComparison) -> str:
-        return row.conclusion(data.alpha)
-
     shown = [
-        Column("run", first, numeric=False),
-        *([] if one_other else [Column("compared with", other, numeric=False)]),
+        Column("run", run_entry, numeric=False),
+        *([] if same_reference else [Column("compared with", reference_entry, numeric=False)]),
         difference_column(data, "difference", lambda row: row, "95% interval"),
         p_column(lambda row: row),
         *([Column("conclusion", conclusion, numeric=False)] if any(map(conclusion, rows)) else []),
@@ -582,14 +568,14 @@ def _cost(data: ReportData) -> str:
 def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
     """A figure for each benchmark, with a panel for each measure."""
     figures: list[Figure] = []
-    for benchmark in dict.fromkeys(one.benchmark for one in planned):
+    for benchmark in dict.fromkeys(contrast.benchmark for contrast in planned):
         panels: list[ForestPanel] = []
-        inside = [one for one in planned if one.benchmark == benchmark]
+        shown = [contrast for contrast in planned if contrast.benchmark == benchmark]
         for measure in _shown_measures(data):
-            rows = _tested(data, inside, measure)
+            rows = _tested(data, shown, measure)
             differs = any(any((row.difference, row.low, row.high)) for _, row in rows)
-            if differs and (not panels or len(rows) == len(inside)):
-                inside = [one for one, _ in rows]
+            if differs and (not panels or len(rows) == len(shown)):
+                shown = [contrast for contrast, _ in rows]
                 panels.append(
                     ForestPanel(
                         f"difference in {measure}",
@@ -600,9 +586,9 @@ def _forests(data: ReportData, planned: Sequence[Contrast]) -> list[Figure]:
                 )
         if not panels:
             continue
-        labels, column = [one.label for one in inside], None
+        labels, column = [contrast.label for contrast in shown], None
         if data.against_baseline and (cost := _cost(data)):
-            costs = [value_text(one.a.run.metrics[cost], cost) for one in inside]
+            costs = [value_text(contrast.a.run.metrics[cost], cost) for contrast in shown]
             column = _COSTS[cost], costs
         wide = len(panels) > 1 or column is not None
         svg = forest(labels, panels, column, name=benchmark)
@@ -622,9 +608,9 @@ def benchmarks_section(data: ReportData) -> Section | None:
     first, *others = [name for name in measures if averaged(systems, name)] or [""]
     if not first:
         return None
-    said = sentences("benchmarks")
+    wording = sentences("benchmarks")
     words = {"measure": first, "systems": len(systems.systems)}
-    words["average"] = said["shares" if systems.has_shares else "average"]
+    words["average"] = wording["shares" if systems.has_shares else "average"]
     words["over"] = f"{systems.different} benchmarks"
     if systems.different == 1:
         words["over"] = f"one benchmark with corpora of {len(systems.benchmarks)} sizes"
@@ -698,16 +684,9 @@ def _benchmark_differences(data: ReportData, systems: Systems, measure: str) -> 
     others = [system for system in systems.systems if system is not baseline]
     note = (
         f"Difference in {measure} from {baseline.label}, with its 95% interval. Bold: significant, "
-        f"with a p value of at most {data.alpha:g} after Holm’s correction."
+        f"with a p value of at most {ALPHA:g} after Holm’s correction."
     )
     columns = map(on_benchmark, systems.benchmarks_of(measure))
     table = Table([_SYSTEM, *columns], others, note=note)
     known = any(entry.value is not None for row in table.rows for entry in row[1:])
     return [table] if known else []
-
-
-def leaders(systems: Systems, measure: str) -> list[tuple[System, float]]:
-    """Systems with their macro averages, best first; equal ones keep their order."""
-    averages = [(system, systems.macro_average(system, measure)) for system in systems.systems]
-    present = [(system, value) for system, value in averages if value is not None]
-    return sorted_by_measure(present, [value for _, value in present], measure)

@@ -12,7 +12,7 @@ from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.statistics import factorial_effects, holm
 from soundingline.toolkit.report.measures import probability
 from soundingline.toolkit.report.page import Column, Section, Table, section, texts
-from soundingline.toolkit.report.results import ReportData, factor_value, measure_entry
+from soundingline.toolkit.report.results import ALPHA, ReportData, factor_value, measure_entry
 
 _MEASURES = ("accuracy", "nDCG@10")  # the first that all runs have
 _FEWEST = 10  # questions that all runs share
@@ -52,7 +52,7 @@ def effects_section(data: ReportData) -> Section | None:
                 effect.low,
                 effect.high,
                 sign=True,
-                mark="best" if adjusted <= data.alpha else "",
+                mark="best" if adjusted <= ALPHA else "",
             ),
             "p": effect.p,
             "p (Holm)": adjusted,
@@ -68,7 +68,7 @@ def effects_section(data: ReportData) -> Section | None:
     words = {"measure": measure, "runs": len(runs), "questions": f"{len(shared):,}"}
     return section(
         "effects",
-        {**words, "alpha": f"{data.alpha:g}", "effects": len(shown)},
+        {**words, "alpha": f"{ALPHA:g}", "effects": len(shown)},
         tables=[Table(columns, rows)],
     )
 

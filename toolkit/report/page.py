@@ -211,13 +211,19 @@ def sentences(anchor: str, **words: Any) -> dict[str, str]:
     return {name: text.format_map(words) if words else text for name, text in texts.items()}
 
 
-def section(anchor: str, words: Mapping[str, Any] | None = None, **parts: Any) -> Section:
-    """A section with its `sentences` and these parts of a `Section`."""
-    said = sentences(anchor, **(words or {}))
-    return Section(anchor, **{name: said[name] for name in _SAID if name in said} | parts)
+def section(
+    anchor: str, words: Mapping[str, Any] | None = None, *, also: Sequence[str] = (), **parts: Any
+) -> Section:
+    """A section with its `sentences` and these parts of a `Section`, without tables that have no
+    rows. The sentences named `also` follow its note."""
+    texts = sentences(anchor, **(words or {}))
+    texts["note"] = " ".join(texts[name] for name in ("note", *also) if name in texts)
+    parts = {name: texts[name] for name in _SENTENCES if name in texts} | parts
+    tables = [table for table in parts.pop("tables", ()) if table.rows]
+    return Section(anchor, **parts, tables=tables)
 
 
-_SAID = ("title", "lead", "key", "note")
+_SENTENCES = ("title", "lead", "key", "note")
 
 
 @dataclass(frozen=True)
@@ -234,7 +240,8 @@ class Report:
 
     Example:
         >>> from soundingline.toolkit.report import render
-        >>> report = render([EvaluatedRun(name="bm25", metrics={"AP": 0.25})], title="mine")
+        >>> data = ReportData([EvaluatedRun(name="bm25", metrics={"AP": 0.25})])
+        >>> report = render(data, title="mine")
         >>> report.tables["results"][0].to_frame()["AP"].tolist()
         [0.25]
         >>> write_report(folder, report)  # doctest: +SKIP
@@ -250,16 +257,18 @@ def page(
     subtitle: str,
     summary: Sequence[TextSpan],
     warnings: Sequence[str],
-    sections: Sequence[Section],
+    sections: Iterable[Section | None],
     notice: str = "",
 ) -> Report:
-    """Render sections and a notice below them in both formats. Equal arguments give equal text."""
+    """Render the sections that have a figure or a table, and a notice below them, in both formats.
+    Equal arguments give equal text."""
+    shown = [section for section in sections if section and (section.figures or section.tables)]
     parts = {
         "title": title,
         "subtitle": subtitle,
         "summary": summary,
         "warnings": warnings,
-        "sections": sections,
+        "sections": shown,
         "notice": notice,
         "colours": COLOURS,
     }
@@ -267,7 +276,7 @@ def page(
         kind: templates().get_template(f"report.{kind}").render(parts) for kind in ("html", "md")
     }
     markdown = re.sub(r"\n{3,}", "\n\n", text["md"]).strip() + "\n"
-    return Report(text["html"], markdown, {each.anchor: each.tables for each in sections})
+    return Report(text["html"], markdown, {section.anchor: section.tables for section in shown})
 
 
 def write_report(folder: Path, report: Report) -> Path:

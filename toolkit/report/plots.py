@@ -445,27 +445,23 @@ def write_reliability(
     """Write a reliability diagram (PNG): for each series of probabilities of the same outcomes, the
     share of positive outcomes against the mean probability in bins of equal width. The area of a
     point is in proportion to the number of outcomes in its bin."""
+    import pandas as pd
     from matplotlib.figure import Figure
 
     width, height = 420, 400
     plot = _axes(width, height, left=52, right=16, top=14, bottom=44)
     plot.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
-    labels = np.asarray(met, float)
     for colour, (name, values) in zip(COLOURS, probabilities.items(), strict=False):
-        stated = np.asarray(values, float)
-        places = np.minimum((stated * bins).astype(int), bins - 1)
-        sizes = np.bincount(places, minlength=bins)
-        used = sizes > 0
-        x = np.bincount(places, stated, minlength=bins)[used] / sizes[used]
-        y = np.bincount(places, labels, minlength=bins)[used] / sizes[used]
+        outcomes = pd.DataFrame({"stated": values, "met": met}, dtype=float)
+        by_bin = outcomes.groupby((outcomes["stated"] * bins).astype(int).clip(upper=bins - 1))
+        x, y = by_bin["stated"].mean(), by_bin["met"].mean()
         plot.plot(x, y, color=colour, linewidth=1.2, label=name)
-        plot.scatter(x, y, s=16 + 300 * sizes[used] / len(labels), color=colour, alpha=0.6)
+        plot.scatter(x, y, s=16 + 300 * by_bin.size() / len(outcomes), color=colour, alpha=0.6)
     plot.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     plot.set_xlabel("probability", color=INK, fontsize=_SMALL)
     plot.set_ylabel("share of relevant documents", color=INK, fontsize=_SMALL)
     plot.legend(fontsize=_SMALL, frameon=False, loc="upper left")
-    buffer, figure = io.BytesIO(), plot.figure
+    figure = plot.figure
     assert isinstance(figure, Figure)
-    figure.savefig(buffer, format="png", dpi=144, metadata={"Software": None})
     with atomic_file(path) as stream:
-        stream.write(buffer.getvalue())
+        figure.savefig(stream, format="png", dpi=144, metadata={"Software": None})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -64,6 +64,7 @@ from soundingline.toolkit.trajectory import STATUSES, mapping
 
 T = TypeVar("T")
 _BY_STEP = ("step_", "label_")  # measures that `agents.steps_section` shows
+ALPHA = 0.05  # the level of significance, that of the 95% intervals
 BASELINE = "baseline"  # the label of the run that others are compared with
 
 
@@ -76,12 +77,8 @@ class ReportData:
         runs: the runs.
         comparisons: results of `soundingline.toolkit.evaluation.compare`; those of other runs are
             left out. A difference is significant if its p value after Holm's correction is at
-            most `alpha`.
-        main: the measure of the summary. Default: the primary one, else the first tested one in
-            the order of `soundingline.toolkit.report.measures.HEADLINE`.
+            most `ALPHA`.
         baseline: the name of the run that the others are compared with. Default: the first.
-        measures: the columns of the first table. Default: the first seven measures.
-        alpha: the level of significance.
         traces: name of a run -> address of its traces, relative to the report.
         side_by_side: address of the page with the questions of two runs; empty: there is none.
         by: the factors that define a system in the tables of systems by benchmarks. Default: all
@@ -90,20 +87,24 @@ class ReportData:
             exploratory. Empty: there is none. `declared`: the runs declare it themselves.
         margin, family: those that the comparisons were made with.
 
-    `systems` are the runs by system and benchmark, if there are several benchmarks. `baselines` are
-    the names of the baseline and, on other benchmarks, of the runs that take its place, and
-    `against_baseline` is whether runs were compared with it.
+    `main` is the measure of the summary: the primary one, else the first tested one in the order of
+    `soundingline.toolkit.report.measures.HEADLINE`; empty if the runs have no measure. `measures`
+    are the columns of the first table. `systems` are the runs by system and benchmark, if there are
+    several benchmarks. `baselines` are the names of the baseline and, on other benchmarks, of the
+    runs that take its place, and `against_baseline` is whether runs were compared with it.
 
     Raises:
-        InputError: for no runs, runs of one name, and an unknown measure or baseline.
+        InputError: for no runs, runs of one name, and an unknown baseline.
+
+    Example:
+        >>> data = ReportData([EvaluatedRun(name="bm25", metrics={"AP": 0.25, "R@1000": 0.75})])
+        >>> (data.main, data.baseline, data.measures)
+        ('AP', 'bm25', ['AP', 'R@1000'])
     """
 
     runs: Sequence[EvaluatedRun] = field(kw_only=False)
     comparisons: Sequence[PairedComparison] = field(default=(), kw_only=False)
-    main: str = ""  # stays empty if the runs have no measure
     baseline: str = ""
-    measures: Sequence[str] = ()
-    alpha: float = 0.05
     traces: Mapping[str, str] = field(default_factory=dict)
     side_by_side: str = ""
     by: Sequence[str] = ()
@@ -124,24 +125,19 @@ class ReportData:
             )
         self.systems: Systems | None = systems_of(self.runs, self.by)
         self.runs = [replace(run, factors=shown_factors(run.factors)) for run in self.runs]
-        known = headline_first(name for run in self.runs for name in run.metrics)
-        named = [("measure", name, known) for name in filter(None, [self.main, *self.measures])]
-        for kind, name, valid in [("baseline", self.baseline or names[0], names), *named]:
-            if name not in valid:
-                raise InputError(
-                    f"{kind} {name!r}", valid=", ".join(valid) or "none", do="name one"
-                )
-        self.primary = self.primary if self.primary in known else ""
+        if self.baseline and self.baseline not in names:
+            raise InputError(f"baseline {self.baseline!r}", valid=", ".join(names), do="name one")
+        measures = headline_first(name for run in self.runs for name in run.metrics)
+        self.primary = self.primary if self.primary in measures else ""
         tested = {row.measure for row in self.comparisons}
-        self.main = self.main or self.primary or main_measure(known, tested)
+        self.main = self.primary or main_measure(measures, tested)
         compared = [name for row in self.comparisons for name in (row.a, row.b)]
         self.against_baseline = self.baseline in compared
         self.baseline = self.baseline or names[0]
         self.baselines = baselines_of(self.runs, self.baseline, self.systems)
         self.comparisons = [row for row in self.comparisons if {row.a, row.b} <= set(names)]
-        usual = [name for name in known if not name.startswith(_BY_STEP)]
-        first = sorted(usual, key=lambda name: name != self.main)[:_COLUMNS]
-        self.measures = list(self.measures) or first
+        usual = [name for name in measures if not name.startswith(_BY_STEP)]
+        self.measures = sorted(usual, key=lambda name: name != self.main)[:_COLUMNS]
         self.styles: Sequence[RunStyle] = _styles(self)
 
     @cached_property
@@ -163,7 +159,7 @@ class ReportData:
         return next(style for style in self.styles if style.run.name == name)
 
     def significant(self, comparison: PairedComparison) -> bool:
-        return comparison.p_holm <= self.alpha
+        return comparison.p_holm <= ALPHA
 
     def comparison(self, measure: str, first: str, second: str) -> PairedComparison | None:
         """The comparison of two runs with `first` as `a`; None if they were not compared."""
@@ -214,56 +210,55 @@ class ReportData:
         return marks
 
 
-def sorted_by_measure(items: Sequence[T], values: Sequence[float], measure: str) -> list[T]:
-    """Sort items by their values of a measure, best first; equal ones keep their order."""
+def sorted_by_measure(
+    items: Iterable[T], measure: str, value_of: Callable[[T], float | None]
+) -> list[T]:
+    """The items with a value of a measure, best first; equal ones keep their order."""
+    known = [(item, value) for item in items if (value := value_of(item)) is not None]
     sign = 1 if look_up_measure(measure).better == LOWER else -1
-    return [items[place] for place in np.argsort(sign * equal_ties(values), kind="stable")]
+    order = np.argsort(sign * equal_ties([value for _, value in known]), kind="stable")
+    return [known[place][0] for place in order]
 
 
 def runs_by_measure(runs: Sequence[EvaluatedRun], measure: str) -> list[EvaluatedRun]:
-    having = [run for run in runs if measure in run.metrics]
-    return sorted_by_measure(having, [run.metrics[measure] for run in having], measure)
+    return sorted_by_measure(runs, measure, lambda run: run.metrics.get(measure))
 
 
 def _styles(data: ReportData) -> list[RunStyle]:
     """Colour the baseline and the best runs. Label the runs by what they change against the
     baselines that they were compared with, with the benchmark in front if there are several; else
     by the factors that vary, or by their names where these do not distinguish them."""
-    runs = data.runs
-    having = [run.name for run in runs_by_measure(runs, data.main)]
-    best = [*having, *(run.name for run in runs if run.name not in having)]
-    others = [name for name in best if name != data.baseline]
-    coloured = {data.baseline, *others[: len(COLOURS) - 1]}
-    colours = {name: i for i, name in enumerate(r.name for r in runs if r.name in coloured)}
-    labels = dict(zip((run.name for run in runs), factor_labels(runs), strict=True))
-    on_benchmark = {
-        run.name: label
+    runs, names = data.runs, [run.name for run in data.runs]
+    best = [run.name for run in runs_by_measure(runs, data.main)]
+    coloured = list(dict.fromkeys([data.baseline, *best, *names]))[: len(COLOURS)]
+    colours = {name: place for place, name in enumerate(n for n in names if n in coloured)}
+    labels = dict(zip(names, factor_labels(runs), strict=True))
+    benchmarks = {
+        run.name: benchmark
         for system in (data.systems.systems if data.systems else ())
-        for label, run in system.runs.items()
+        for benchmark, run in system.runs.items()
     }
-    compared_with = data.baselines if data.against_baseline else ()
-    named: dict[str, RunStyle] = {}
+    baselines = data.baselines if data.against_baseline else ()
+    by_name: dict[str, RunStyle] = {}
     for group in by_benchmark(runs):
-        changes = [""] * len(group)
-        for other in (run for run in group if run.name in compared_with):
-            changes = [_changes(run, other) for run in group]
+        baseline = next((run for run in group if run.name in baselines), None)
+        changes = [_changes(run, baseline) if baseline else "" for run in group]
         for run, within, change in zip(group, factor_labels(group), changes, strict=True):
-            own = change if changes.count(change) == 1 and change else within
-            named[run.name] = RunStyle(
+            by_name[run.name] = RunStyle(
                 run,
                 labels[run.name],
                 colours.get(run.name),
-                on_benchmark.get(run.name, ""),
+                benchmarks.get(run.name, ""),
                 within,
-                own,
+                change if change and changes.count(change) == 1 else within,
             )
-    styles = [named[run.name] for run in runs]
+    styles = [by_name[name] for name in names]
     short = [
-        f"{s.benchmark} · ".removeprefix(" · ")
-        + (BASELINE if s.run.name in compared_with else s.change)
-        for s in styles
+        f"{style.benchmark} · ".removeprefix(" · ")
+        + (BASELINE if style.run.name in baselines else style.change)
+        for style in styles
     ]
-    if compared_with and labelled_by_factors(styles) and len(set(short)) == len(short):
+    if baselines and labelled_by_factors(styles) and len(set(short)) == len(short):
         styles = [replace(s, label=label) for s, label in zip(styles, short, strict=True)]
     return styles
 
@@ -287,9 +282,9 @@ def _changes(run: EvaluatedRun, baseline: EvaluatedRun) -> str:
     """What a run changes against a baseline, such as `retriever=bm25_default`."""
     names = dict.fromkeys([*run.factors, *baseline.factors])
     values = {name: (factor_value(run, name), factor_value(baseline, name)) for name in names}
-    changes = [f"{name}={one}" for name, (one, other) in values.items() if one != other]
-    bound, other_bound = (bound_of(mapping(one.manifest.get("config"))) for one in (run, baseline))
-    if bound != other_bound and len(changes) > 1:
+    changes = [f"{name}={level}" for name, (level, base) in values.items() if level != base]
+    bound, base_bound = (bound_of(mapping(r.manifest.get("config"))) for r in (run, baseline))
+    if bound != base_bound and len(changes) > 1:
         return bound
     # A setting of a stage that is missing in the run says no more than the stage.
     stages = [change for change in changes if not change.endswith("=—")]
@@ -309,10 +304,16 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
     group, *keys = name.split(".")
     if not keys or run.factors.get(group, "none") == "none":
         return DASH
-    value: Any = run.manifest.get("config", {}).get(group)
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
+    value = setting(run, group, *keys)
     return DASH if value is None else str(value)
+
+
+def setting(run: EvaluatedRun, *keys: str) -> Any:
+    """The setting at a path in the configuration of a run; None where it is absent."""
+    value: Any = run.manifest.get("config")
+    for key in keys:
+        value = mapping(value).get(key)
+    return value
 
 
 def question_count(run: EvaluatedRun) -> int:
@@ -373,29 +374,29 @@ _COLUMNS = 7  # of measures with intervals that a page of 1,400 pixels has room 
 
 def results_section(data: ReportData) -> Section:
     """Factors, main measures with intervals, and counts of failed and unjudged questions."""
-    known = headline_first(name for run in data.runs for name in run.metrics)
-    hidden = [name for name in known if name.startswith(_BY_STEP) or of_turn(name)]
-    rest = [name for name in known if name not in (*data.measures, *hidden)]
+    measures = headline_first(name for run in data.runs for name in run.metrics)
+    hidden = [name for name in measures if name.startswith(_BY_STEP) or of_turn(name)]
+    rest = [name for name in measures if name not in (*data.measures, *hidden)]
     tables = [results_table(data, data.measures, counts=count_names(data))]
     for first in range(0, len(rest), _COLUMNS):
-        some = rest[first : first + _COLUMNS]
-        tables.append(results_table(data, some, folded=f"Further measures: {', '.join(some)}"))
-    said = sentences("results")
-    notes = [said["note"]]
-    judged: dict[str, list[str]] = {}
+        names = rest[first : first + _COLUMNS]
+        tables.append(results_table(data, names, folded=f"Further measures: {', '.join(names)}"))
+    wording = sentences("results")
+    notes = [wording["note"]]
+    by_judge: dict[str, list[str]] = {}
     for style in data.styles:
         if style.run.judge:
-            judged.setdefault(style.run.judge, []).append(style.label)
-    if judged:
-        each = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in judged.items())
-        judges = said["one_judge" if len(judged) == 1 else "several_judges"]
-        notes.append(judges.format(judge=next(iter(judged)), each=each))
+            by_judge.setdefault(style.run.judge, []).append(style.label)
+    if by_judge:
+        listed = "; ".join(f"{judge} ({', '.join(labels)})" for judge, labels in by_judge.items())
+        judges = wording["one_judge" if len(by_judge) == 1 else "several_judges"]
+        notes.append(judges.format(judge=next(iter(by_judge)), each=listed))
     if {"no_call", "reminded"} & set(count_names(data)):
-        notes.append(said["counts"])
+        notes.append(wording["counts"])
     if marks := {mark for measure in data.measures for mark in data.marks(measure).values()}:
-        notes.append(said["baseline" if marks & {"higher", "lower"} else "best"])
+        notes.append(wording["baseline" if marks & {"higher", "lower"} else "best"])
     if data.traces:
-        notes.append(said["traces"])
+        notes.append(wording["traces"])
     return section("results", note=" ".join(notes), tables=tables)
 
 
@@ -464,8 +465,8 @@ def exits_section(data: ReportData) -> Section | None:
         return None
     present = {name for run in data.runs for name, count in run.counts.items() if count}
     statuses = [status for status in STATUSES if status in present or status == "failed"]
-    extra = [name for name in ("missing", "no_format") if name in present]
-    names = [*statuses, *extra, "answered", "unjudged"]
+    marks = [name for name in ("missing", "no_format") if name in present]
+    names = [*statuses, *marks, "answered", "unjudged"]
 
     def ended(style: RunStyle, name: str) -> TableEntry:
         count = style.run.counts.get(name, 0 if name in STATUSES else None)
@@ -473,12 +474,12 @@ def exits_section(data: ReportData) -> Section | None:
         return TableEntry(count, sub=percent(count / total) if count and total else "")
 
     questions = Column("questions", lambda s: denominator(s.run, "recorded"), decimals(0))
-    said = sentences("exits")
-    lead = f"{said['lead']} {said['no_format']}" if "no_format" in extra else said["lead"]
+    wording = sentences("exits")
+    lead = f"{wording['lead']} {wording['no_format']}" if "no_format" in marks else wording["lead"]
     tables = [
         Table([RUN, questions, *columns(ended, names, decimals(0))], data.styles),
-        *_by_code(data, "ended_", (), note=said["reasons"]),
-        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=said["refusals"]),
+        *_by_code(data, "ended_", (), note=wording["reasons"]),
+        *_by_code(data, "refused_", ("calls", "repeated", "refused"), note=wording["refusals"]),
     ]
     return section("exits", lead=lead, tables=tables)
 
@@ -501,30 +502,29 @@ def repeats_section(data: ReportData) -> Section | None:
     """Variance within and between questions; None if each question was run once."""
     if not any(run.repeats for run in data.runs):
         return None
-    split = {style.run.name: judged_components(_by_judge(style.run)) for style in data.styles}
-    several = any(split.values())
+    components = {style.run.name: judged_components(_by_judge(style.run)) for style in data.styles}
+    several = any(components.values())
     rows = []
     for style, measure in product(data.styles, dict.fromkeys([data.main, *data.measures])):
-        judged = split[style.run.name] if measure == "accuracy" else None
-        parts = judged[0] if judged else None
-        parts = parts or variance_components(style.run.repeats.get(measure, {}))
-        if parts is not None:
-            deviations = {"questions": parts.between, "runs": parts.within}
-            deviations |= {"judges": judged[1]} if judged else {}
+        by_judge = components[style.run.name] if measure == "accuracy" else None
+        variance = by_judge[0] if by_judge else None
+        variance = variance or variance_components(style.run.repeats.get(measure, {}))
+        if variance is not None:
+            deviations = {"questions": variance.between, "runs": variance.within}
+            deviations |= {"judges": by_judge[1]} if by_judge else {}
             rows.append(
                 {
-                    **{"run": style.entry, "measure": measure, "repeats": parts.repeats},
-                    **{name: measure_entry(each, measure) for name, each in deviations.items()},
-                    "share of runs": parts.share,
+                    **{"run": style.entry, "measure": measure, "repeats": variance.repeats},
+                    **{name: measure_entry(sd, measure) for name, sd in deviations.items()},
+                    "share of runs": variance.share,
                 }
             )
     repeats = Column("repeats", form=lambda n: number(n, 0 if n.is_integer() else 1))
     sds = [Column(name, note="sd") for name in ("questions", "runs", "judges")[: 2 + several]]
-    said = sentences("repeats")
     share = Column("share of runs", form=percent)
     return section(
         "repeats",
-        note=f"{said['note']} {said['judges']}" if several else said["note"],
+        also=["judges"] if several else [],
         tables=[Table([*texts("run", "measure"), repeats, *sds, share], rows)],
     )
 
@@ -535,35 +535,32 @@ def _by_judge(run: EvaluatedRun) -> dict[str, list[list[float]]]:
     models = [judge["verdicts"] for judge in run.judges.values() if judge["model"]]
     values: dict[str, list[list[float]]] = {}
     for answer in sorted(set.intersection(*map(set, models))) if len(models) > 1 else ():
-        verdicts = [float(one[answer]) for one in models]
+        verdicts = [float(judged[answer]) for judged in models]
         values.setdefault(question_of(answer), []).append(verdicts)
     return values
 
 
-def judges_section(data: ReportData) -> Section | None:
-    """Accuracy under each judge, and how far the judges agree; None where no run has several."""
-    having = [style for style in data.styles if len(style.run.judges) > 1]
-    if not having:
-        return None
+def judges_section(data: ReportData) -> Section:
+    """Accuracy under each judge of the runs that have several, and how far the judges agree."""
     accuracies, agreements = [], []
-    for style in having:
+    for style in (style for style in data.styles if len(style.run.judges) > 1):
         run, names = style.run, _judge_names(style.run)
         verdicts = {name: judge["verdicts"] for name, judge in run.judges.items()}
         questions = {answer: question_of(answer) for answer in set().union(*verdicts.values())}
         total = run.denominators.get("accuracy", 0) * run.counts.get("repeats", 1)
-        for name, given in verdicts.items():
-            right = sum(given.values())
+        for name, of_judge in verdicts.items():
+            right = sum(of_judge.values())
             share = TableEntry(right / total if total else None, sub=f"{right:,} of {total:,}")
             accuracies.append({"run": style.entry, "judge": names[name], "accuracy": share})
-        for one, other in combinations(verdicts, 2):
-            if verdicts[one].keys() & verdicts[other].keys():
-                row = agreement(verdicts[one], verdicts[other], questions)
+        for first, second in combinations(verdicts, 2):
+            if verdicts[first].keys() & verdicts[second].keys():
+                row = agreement(verdicts[first], verdicts[second], questions)
                 low, high = number(row.low, 3), number(row.high, 3)
                 interval = f"[{low}, {high}]" if row.low is not None else ""
                 agreements.append(
                     {
                         "run": style.entry,
-                        "judges": f"{names[one]} / {names[other]}",
+                        "judges": f"{names[first]} / {names[second]}",
                         "answers": row.n,
                         "agreement": row.raw,
                         "kappa": TableEntry(row.kappa, sub=interval),
@@ -590,9 +587,9 @@ def _judge_names(run: EvaluatedRun) -> dict[str, str]:
     """What a report calls the judges of a run: their models, with a hash of the settings where one
     model has judged with several."""
     names = {name: judge["model"] or ExactAnswerJudge.label for name, judge in run.judges.items()}
-    known = list(names.values())
+    labels = list(names.values())
     return {
-        name: label if known.count(label) == 1 else f"{label} ({name.rpartition('-')[2]})"
+        name: label if labels.count(label) == 1 else f"{label} ({name.rpartition('-')[2]})"
         for name, label in names.items()
     }
 
@@ -620,7 +617,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, str]:
 
 def _entry(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"({' '.join(f'{name}={one}' for name, one in flat(value).items())})"
+        return f"({' '.join(f'{name}={item}' for name, item in flat(value).items())})"
     return str(value)
 
 
@@ -630,12 +627,10 @@ def settings_table(rows: Mapping[str, str], *, folded: str = "") -> Table:
     return Table(texts("setting", "value"), items, folded=folded)
 
 
-def setup_section(data: ReportData) -> Section | None:
+def setup_section(data: ReportData) -> Section:
     """The settings of the runs: those that differ and those that are the same."""
     configs = [flat(run.manifest.get("config", {})) for run in data.runs]
     factors = [{k: str(v) for k, v in run.factors.items()} for run in data.runs]
-    if not any([*configs, *factors]):
-        return None
     varied = [
         f"{name} ({', '.join(dict.fromkeys(row.get(name, '—') for row in factors))})"
         for name in _varying(factors)
@@ -644,26 +639,24 @@ def setup_section(data: ReportData) -> Section | None:
         "setup",
         lead=f"Varied: {'; '.join(varied)}." if varied else "The runs have the same factors.",
         tables=[
-            *_constant(factors),
-            *_differing(data, configs, folded="Settings that differ between runs"),
-            *_constant(configs, folded="Settings that all runs share"),
+            _constant(factors),
+            _differing(data, configs, folded="Settings that differ between runs"),
+            _constant(configs, folded="Settings that all runs share"),
         ],
     )
 
 
-def stages_section(data: ReportData) -> Section | None:
-    """What the stages of each pipeline counted, without counts of 0; None if nothing was."""
+def stages_section(data: ReportData) -> Section:
+    """What the stages of each pipeline counted, without counts of 0."""
     rows = []
     for style in data.styles:
         for stage, numbers in style.run.manifest.get("stages", {}).items():
             counts = ", ".join(f"{name} {number:,}" for name, number in numbers.items() if number)
             rows.append({"run": style.entry, "stage": stage or None, "counts": counts or None})
-    if not rows:
-        return None
     return section("stages", tables=[Table(texts("run", "stage", "counts"), rows)])
 
 
-def provenance_section(data: ReportData) -> Section | None:
+def provenance_section(data: ReportData) -> Section:
     """Everything else in the manifests: fingerprints, versions, dates."""
     elsewhere = ("config", "stages", "benchmark", "costs", "factors", "format", "periods")
     rows = [
@@ -671,16 +664,18 @@ def provenance_section(data: ReportData) -> Section | None:
         | flat({key: value for key, value in run.manifest.items() if key not in elsewhere})
         for run in data.runs
     ]
-    tables = [*_constant(rows), *_differing(data, rows, folded="By run")]
+    tables = [_constant(rows), _differing(data, rows, folded="By run")]
     lead = "From the manifests of the runs. Fingerprints are hashes of content."
     title = "Fingerprints and versions"
-    return section("provenance", title=title, lead=lead, tables=tables) if tables else None
+    return section("provenance", title=title, lead=lead, tables=tables)
 
 
 def _periods(run: EvaluatedRun) -> str:
     """When the run was under way."""
     periods = run.manifest.get("periods", [])
-    return "; ".join(f"{one['started']} to {one.get('ended', 'unknown')}" for one in periods)
+    return "; ".join(
+        f"{period['started']} to {period.get('ended', 'unknown')}" for period in periods
+    )
 
 
 def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
@@ -689,22 +684,22 @@ def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
     return [name for name in names if len({row.get(name) for row in rows}) > 1]
 
 
-def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> list[Table]:
-    """A table of the settings that all runs share; none if there are none."""
+def _constant(rows: Sequence[Mapping[str, str]], *, folded: str = "") -> Table:
+    """The settings that all runs share."""
     varying = _varying(rows)
     shared = {name: value for name, value in rows[0].items() if name not in varying}
-    return [settings_table(shared, folded=folded)] if shared else []
+    return settings_table(shared, folded=folded)
 
 
-def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> list[Table]:
-    """A table of the settings that differ, with a row for each run; none if there are none."""
+def _differing(data: ReportData, rows: Sequence[Mapping[str, str]], *, folded: str) -> Table:
+    """The settings that differ, with a row for each run if there are any."""
     values = {style.run.name: row for style, row in zip(data.styles, rows, strict=True)}
 
-    def setting(name: str) -> Column:
+    def setting_column(name: str) -> Column:
         return Column(name, lambda style: values[style.run.name].get(name) or None, numeric=False)
 
-    shown = [setting(name) for name in _varying(rows)]
-    return [Table([RUN, *shown], data.styles, folded=folded)] if shown else []
+    shown = [setting_column(name) for name in _varying(rows)]
+    return Table([RUN, *shown], data.styles if shown else (), folded=folded)
 
 
 def glossary_section(data: ReportData) -> Section:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -14,11 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from soundingline.toolkit.console import escape_control
-from soundingline.toolkit.evaluation.comparison import (
-    PairedComparison,
-    by_benchmark,
-    varied_factors,
-)
+from soundingline.toolkit.evaluation.comparison import by_benchmark, varied_factors
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun
 from soundingline.toolkit.evaluation.funnel import STEP_MEASURES, STEPS, UNSUPPORTED
 from soundingline.toolkit.report.agents import GPU, cell_costs_table
@@ -33,6 +29,7 @@ from soundingline.toolkit.report.comparison import (
 from soundingline.toolkit.report.measures import percent
 from soundingline.toolkit.report.page import RUN, Column, Table, TableEntry
 from soundingline.toolkit.report.results import (
+    ALPHA,
     ReportData,
     factor_value,
     labelled_by_factors,
@@ -52,73 +49,78 @@ _COLUMNS, _BESIDE = 6, 3  # of measures in a table, and in one with differences
 _BREAKS = re.compile(r"(?<=[\s=,·/])|(?<=\w-)|(?<=\.)(?!\d)")
 
 
-def comparison_table(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
-    *,
-    measures: Sequence[str] = (),
-    **options: Any,
-) -> RichTable:
+@dataclass(frozen=True)
+class _FilledColumn:
+    """A column and its entries, from the first row to the last."""
+
+    column: Column
+    entries: Sequence[TableEntry]
+
+    @property
+    def texts(self) -> list[str]:
+        """What the terminal shows of the entries."""
+        return [escape_control(f"{SIGNS.get(e.mark, '')}{e.text}") for e in self.entries]
+
+    @property
+    def longest(self) -> int:
+        """The width of the longest entry, or of a word of the title if that is longer."""
+        word = max(map(cell_len, _broken(self.column.title).split()), default=0)
+        return max([min(word, _NAME), *map(cell_len, self.texts)])
+
+    @property
+    def least_width(self) -> int:
+        """The width that the column needs: names longer than `_NAME` fold, numbers do not."""
+        return min(self.longest, WIDTH if self.column.numeric else _NAME)
+
+
+def _filled(columns: Iterable[Column], items: Iterable[Any]) -> list[_FilledColumn]:
+    rows = list(items)
+    return [_FilledColumn(column, [column.entry(item) for item in rows]) for column in columns]
+
+
+def comparison_table(data: ReportData, measures: Sequence[str] = ()) -> RichTable:
     """The table of results for 80 columns, with the differences on the main measure, their
     intervals and p values, if all runs of a benchmark were compared with one of them. Below it
     stand a legend, and what a reader must know, such as how many questions failed.
 
     Args:
-        runs: the runs.
-        comparisons: their paired comparisons.
+        data: the runs and their paired comparisons.
         measures: the columns of numbers. Default: the usual ones that the runs have. Those that do
-            not fit are left out; a line below the table names them if they were given, and counts
-            of questions are then shown only if they are not 0.
-        options: others of `soundingline.toolkit.report.results.ReportData`, such as `baseline`.
+            not fit are left out; a line below the table names them if they were given.
     """
-    data = ReportData(runs, comparisons, measures=measures, **options)
-    usual = [name for name in _FEW if any(name in run.metrics for run in runs)]
+    present = [name for name in _FEW if any(name in run.metrics for run in data.runs)]
     rows = {row.a: row for row in data.comparisons_on(data.main)} if _one_reference(data) else {}
-    main = [data.main] if rows else []
-    few = [*main, *(usual or data.measures)]
-    chosen = dict.fromkeys(
-        measures or list(dict.fromkeys(few))[: _BESIDE if data.comparisons else _COLUMNS]
-    )
+    usual = dict.fromkeys([*([data.main] if rows else []), *(present or data.measures)])
+    most = _BESIDE if data.comparisons else _COLUMNS
+    chosen = list(dict.fromkeys(measures)) or list(usual)[:most]
     by_factors = labelled_by_factors(data.styles) and not data.against_baseline
     results = [result_column(data, name) for name in chosen]
     if rows:  # the difference has the mark
         results = [replace(c, mark=None) if c.title == data.main else c for c in results]
-    groups = [
-        [RUN],
-        [_factor_column(name) for name in varied_factors(data.runs) if by_factors],
-        results,
-        _difference_columns(data, lambda style: rows.get(style.run.name)) if rows else [],
-    ]
-    table = Table([column for group in groups for column in group], data.styles)
-    places = iter(range(len(table.columns)))
-    names, factors, numbers, compared = ([next(places) for _ in group] for group in groups)
-    if factors and _width(table, [*factors, *numbers, *compared]) <= WIDTH:
+    differences = _difference_columns(data, lambda style: rows.get(style.run.name)) if rows else []
+    varied = [_factor_column(name) for name in varied_factors(data.runs) if by_factors]
+    names, factors, numbers, compared = (
+        _filled(group, data.styles) for group in ([RUN], varied, results, differences)
+    )
+    if factors and _width([*factors, *numbers, *compared]) <= WIDTH:
         names = factors
     left_out: list[str] = []
-    while len(numbers) > 1 and _width(table, [*names, *numbers, *compared]) > WIDTH:
-        left_out.insert(0, table.columns[numbers.pop()].title)
+    while len(numbers) > 1 and _width([*names, *numbers, *compared]) > WIDTH:
+        left_out.insert(0, numbers.pop().column.title)
     shown = [*names, *numbers, *compared]
-    notes = [_legend(data, table, shown), *warnings(data)]
+    notes = [_legend(data, shown), *warnings(data)]
     if data.against_baseline:
         notes.insert(0, f"Baseline: {data.style(data.baseline).within}.")
     elif rows:
         notes.insert(0, f"Differences from {data.style(next(iter(rows.values())).b).label}.")
     if measures and left_out:
         notes.append(f"No room for {', '.join(left_out)}: see the report.")
-    return _printed(table, shown, "\n".join(filter(None, notes)))
+    return _printed(shown, "\n".join(filter(None, notes)))
 
 
-def pairs_tables(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
-    **options: Any,
-) -> list[RichTable]:
+def pairs_tables(data: ReportData) -> list[RichTable]:
     """The differences of all pairs on the main measure; no table if `comparison_table` has the
-    differences.
-
-    Args: see `comparison_table`.
-    """
-    data = ReportData(runs, comparisons, **options)
+    differences."""
     rows = data.comparisons_on(data.main)
     if not rows or _one_reference(data):
         return []
@@ -126,9 +128,8 @@ def pairs_tables(
         Column("run", lambda row: data.style(row.a).change, numeric=False),
         Column("compared with", lambda row: data.style(row.b).change, numeric=False),
     ]
-    table = Table([*pair, *_difference_columns(data, lambda row: row)], rows)
-    shown = range(len(table.columns))
-    return [_printed(table, shown, _legend(data, table, shown))]
+    shown = _filled([*pair, *_difference_columns(data, lambda row: row)], rows)
+    return [_printed(shown, _legend(data, shown))]
 
 
 def _one_reference(data: ReportData) -> bool:
@@ -152,76 +153,56 @@ def _difference_columns(data: ReportData, compared: Compared) -> list[Column]:
     return [replace(column, source=difference), p_column(compared)]
 
 
-def _legend(data: ReportData, table: Table, shown: Sequence[int]) -> str:
+def _legend(data: ReportData, columns: Sequence[_FilledColumn]) -> str:
     """What the signs of a table of differences, or of ties, mean, in one line; else empty."""
-    marks = {row[place].mark for row in table.rows for place in shown}
     signs = []
-    if any(table.columns[place].title.startswith(_DIFFERENCE) for place in shown):
+    if any(filled.column.title.startswith(_DIFFERENCE) for filled in columns):
         than = " than the baseline" if data.against_baseline else ""
         signs.append(f"{SIGNS['higher']}, {SIGNS['lower']}: significantly higher, lower{than}")
-    if "tie" in marks:
+    if any(entry.mark == "tie" for filled in columns for entry in filled.entries):
         signs.append(f"{SIGNS['tie']}: tied with the best")
-    return f"{'; '.join(signs)} (p ≤ {data.alpha:g}, Holm)." if signs else ""
+    return f"{'; '.join(signs)} (p ≤ {ALPHA:g}, Holm)." if signs else ""
 
 
 def _factor_column(name: str) -> Column:
     return Column(name, lambda style: factor_value(style.run, name), numeric=False)
 
 
-def benchmark_tables(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
-    *,
-    measures: Sequence[str] = (),
-    **options: Any,
-) -> list[RichTable]:
+def benchmark_tables(data: ReportData, measures: Sequence[str] = ()) -> list[RichTable]:
     """Systems by benchmarks with the macro average, if there is one, without intervals.
 
     Args:
-        runs: the runs.
-        comparisons: their paired comparisons.
+        data: the runs and their paired comparisons.
         measures: the measures to show. Default: the main measure.
-        options: others of `soundingline.toolkit.report.results.ReportData`, such as `by`.
 
     Returns:
         A table for each measure, several where the benchmarks need more than 80 columns; no table
         if all runs are over one benchmark.
     """
-    data = ReportData(runs, comparisons, measures=measures, **options)
     if data.systems is None:
         return []
     tables = []
-    for measure in list(measures) or [data.main]:
-        if not averaged(data.systems, measure):
-            continue
-        tables += _parts(benchmarks_table(data, data.systems, measure), measure)
+    for measure in measures or [data.main]:
+        if averaged(data.systems, measure):
+            tables += _narrow(benchmarks_table(data, data.systems, measure), measure)
     return tables
 
 
-def evidence_line(
-    runs: Sequence[EvaluatedRun],
-    comparisons: Sequence[PairedComparison] = (),
-    *,
-    baseline: str | None = None,
-) -> str:
-    """The share of questions that passed each step from the evidence to a right answer, of the
-    baseline, or of the run with the highest accuracy. Empty for runs of which it is not known.
-
-    Args: see `comparison_table`.
-    """
-    data = ReportData(runs, comparisons, baseline=baseline or "")
+def evidence_line(data: ReportData, baseline: str | None = None) -> str:
+    """The share of questions that passed each step from the evidence to a right answer, of the run
+    `baseline`, or of the run with the highest accuracy. Empty for runs of which it is not known."""
     systems = [style for style in data.styles if style.run.name not in data.bounds]
-    known = [style for style in systems if STEP_MEASURES[0] in style.run.metrics]
-    if not known:
+    measured = {s.run.name: s for s in systems if STEP_MEASURES[0] in s.run.metrics}
+    if not measured:
         return ""
-    best = max(known, key=lambda style: style.run.metrics["accuracy"])
-    shown = data.style(baseline) if baseline in {s.run.name for s in known} else best
-    metrics = shown.run.metrics
+    best = max(measured.values(), key=lambda style: style.run.metrics["accuracy"])
+    style = measured.get(baseline or "", best)
+    metrics = style.run.metrics
     steps = zip(STEPS, STEP_MEASURES, strict=True)
     shares = [f"{step.replace('_', ' ')} {percent(metrics[measure])}" for step, measure in steps]
-    count = len(shown.run.per_question[STEP_MEASURES[0]])
+    count = len(style.run.per_question[STEP_MEASURES[0]])
     return (
-        f"Evidence in {shown.label}, {count:,} questions: {', '.join(shares)}; right without a "
+        f"Evidence in {style.label}, {count:,} questions: {', '.join(shares)}; right without a "
         f"shown answer {percent(metrics[UNSUPPORTED])}."
     )
 
@@ -232,23 +213,26 @@ def cost_tables(runs: Sequence[EvaluatedRun]) -> list[RichTable]:
     table = cell_costs_table(ReportData(runs))
     if table is None or not {"dollars", "tokens", GPU} & {one.title for one in table.columns}:
         return []
-    return _parts(table, "Cost: median / 90th percentile of a question")
+    return _narrow(table, "Cost: median / 90th percentile of a question")
 
 
-def _parts(table: Table, heading: str) -> list[RichTable]:
+def _narrow(table: Table, title: str) -> list[RichTable]:
     """A table as one for the terminal, or as several with the same first column where its columns
     need more than 80 characters."""
-    parts = [[0]]
-    for place in range(1, len(table.columns)):
-        if len(parts[-1]) > 1 and _width(table, [*parts[-1], place]) > WIDTH:
-            parts.append([0])
-        parts[-1].append(place)
-    notes = [*[""] * (len(parts) - 1), table.note]
-    return [_printed(table, part, note, heading) for part, note in zip(parts, notes, strict=True)]
+    first, *others = [
+        _FilledColumn(column, [row[place] for row in table.rows])
+        for place, column in enumerate(table.columns)
+    ]
+    groups = [[first]]
+    for column in others:
+        if len(groups[-1]) > 1 and _width([*groups[-1], column]) > WIDTH:
+            groups.append([first])
+        groups[-1].append(column)
+    notes = [*[""] * (len(groups) - 1), table.note]
+    return [_printed(group, note, title) for group, note in zip(groups, notes, strict=True)]
 
 
-def _printed(table: Table, shown: Sequence[int], note: str, title: str = "") -> RichTable:
-    """The columns of a table at the places `shown`."""
+def _printed(columns: Sequence[_FilledColumn], note: str, title: str = "") -> RichTable:
     printed = RichTable(
         title=Text(escape_control(title)) if title else None,
         title_justify="left",
@@ -259,27 +243,24 @@ def _printed(table: Table, shown: Sequence[int], note: str, title: str = "") -> 
         padding=0,
         show_edge=False,
     )
-    names = [place for place in shown if not table.columns[place].numeric]
+    numbers = [filled for filled in columns if filled.column.numeric]
     # Names share what the numbers leave.
-    room = WIDTH - _width(table, [place for place in shown if place not in names]) - len(names)
-    room = max(room // max(1, len(names)), _NAME)
-    for place in shown:
-        # The width is fixed, because Rich would cut or break numbers that have no room.
-        column, width = table.columns[place], _longest(table, place)
+    names = len(columns) - len(numbers)
+    room = max((WIDTH - _width(numbers) - names) // max(1, names), _NAME)
+    cells = []
+    for filled in columns:
+        column, texts, width = filled.column, filled.texts, filled.longest
+        if not column.numeric:
+            texts, width = [_folded(text, room) for text in texts], min(width, room)
         justify: Literal["left", "right"] = "right" if column.numeric else "left"
-        head, width = Text(_words(column.title)), min(width, room) if place in names else width
+        # The width is fixed, because Rich would cut or break numbers that have no room.
+        head = Text(_broken(column.title))
         printed.add_column(head, justify=justify, overflow="fold", width=width)
-    for row in table.rows:
         # `Text`, because brackets in a string are markup for Rich.
-        printed.add_row(
-            *(
-                Text(
-                    _folded(_text(row[place]), room) if place in names else _text(row[place]),
-                    style="bold" if row[place].mark == "best" else "",
-                )
-                for place in shown
-            )
-        )
+        styles = ["bold" if entry.mark == "best" else "" for entry in filled.entries]
+        cells.append([Text(text, style=s) for text, s in zip(texts, styles, strict=True)])
+    for row in zip(*cells, strict=True):
+        printed.add_row(*row)
     return printed
 
 
@@ -299,23 +280,11 @@ def _folded(text: str, width: int) -> str:
     return "\n".join(line.rstrip() for line in lines if line)
 
 
-def _width(table: Table, shown: Sequence[int]) -> int:
+def _width(columns: Sequence[_FilledColumn]) -> int:
     """The characters of a line, with gaps between the columns and long names folded."""
-    most = [WIDTH if table.columns[place].numeric else _NAME for place in shown]
-    widths = [min(_longest(table, place), each) for place, each in zip(shown, most, strict=True)]
-    return sum(widths) + len(widths) - 1
+    return sum(filled.least_width for filled in columns) + len(columns) - 1
 
 
-def _longest(table: Table, place: int) -> int:
-    """The width of a column: of its longest entry, or of a word of its title if that is longer."""
-    word = max(map(cell_len, _words(table.columns[place].title).split()), default=0)
-    return max([min(word, _NAME), *(cell_len(_text(row[place])) for row in table.rows)])
-
-
-def _words(head: str) -> str:
+def _broken(title: str) -> str:
     """A title whose lines break at underscores, and at the dots of settings."""
-    return re.sub(r"_|\.(?!\d)", " ", escape_control(head))
-
-
-def _text(entry: TableEntry) -> str:
-    return escape_control(f"{SIGNS.get(entry.mark, '')}{entry.text}")
+    return re.sub(r"_|\.(?!\d)", " ", escape_control(title))

@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, compress
+from operator import add
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -40,11 +41,12 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.llm.messages import Usage
-from soundingline.toolkit.llm.prices import Price
+from soundingline.toolkit.llm.prices import Price, of_attempt
 from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.report.comparison import notice_of
 from soundingline.toolkit.report.measures import decimals, number
 from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
+from soundingline.toolkit.report.results import setting
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
@@ -91,7 +93,7 @@ def write_traces(
         InputError: if the folder cannot be written.
     """
     page = folder.path / PAGE
-    content, price = benchmark.fingerprint, _recorded_price(run.manifest)
+    content, price = benchmark.fingerprint, _recorded_price(run)
     try:
         with file_lock(page.parent / ".lock"):
             remove_leftovers(page.parent)
@@ -189,36 +191,36 @@ def index_values(
             "Label": row["label"].replace("_", " ") or None,
         }
         items.append({**row, **item})
-    paid = any(row.get("dollars") is not None for row in rows)
     shown = [
-        *texts("Question", "Status", "Verdict", *(["Label"] if labels else [])),
+        *texts("Question", "Status", "Verdict", "Label"),
         *(Column(f"recall {tier}", tier, decimals(2)) for tier in TIERS),
         Column("calls", form=decimals(0)),
         Column("tokens of tool output", "tokens", decimals(0)),
-        *([Column("dollars", form=decimals(4))] if paid else []),
+        Column("dollars", form=decimals(4)),
         Column("seconds", form=decimals(1)),
     ]
     count = len({row["topic"].qid for row in rows})
     subtitle = f"{benchmark.name}, {count:,} question{'' if count == 1 else 's'}"
     subtitle += f", each run {repeats} times" if repeats > 1 else ""
-    found = {
+    filters = {
         "Status": dict.fromkeys(item["Status"].value for item in items),
         "Verdict": dict.fromkeys(item["Verdict"].value for item in items),
         "Label": [label.replace("_", " ") for label in labels],
     }
     table = Table(shown, items)
-    return _questions_page(f"Traces of {run}", subtitle, table, found, notice=benchmark.notice)
+    return _questions_page(f"Traces of {run}", subtitle, table, filters, notice=benchmark.notice)
 
 
 def _questions_page(
     title: str, subtitle: str, table: Table, filters: Mapping[str, Iterable[Any]], **more: Any
 ) -> dict[str, Any]:
     """A page with a table of questions, whose `filters` choose rows by values of columns."""
-    digest = hashlib.sha256(_FILTER.encode()).digest()
+    script = templates().get_template("questions.js").render()
+    digest = hashlib.sha256(script.encode()).digest()
     return {
         **{"title": title, "subtitle": subtitle, "table": table, **more},
         "filters": {name: list(filter(None, values)) for name, values in filters.items()},
-        "script": _FILTER,
+        "script": script,
         "script_hash": base64.b64encode(digest).decode("ascii"),
     }
 
@@ -256,7 +258,7 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
         asked = next((row["asked"] for row in both if row["asked"]), "")
         right = _right_in(*(row["accuracy"] for row in both))
         rows.append({"Question": TableEntry(qid, sub=asked), "Right in": right, **values})
-    found = {
+    filters = {
         name: sorted({row[name] for row in rows} - {None})
         for name in ("Right in", "Label A", "Label B")
     }
@@ -274,7 +276,7 @@ def write_side_by_side(folder: Path, runs: Sequence[tuple[Path, EvaluatedRun]]) 
         f"{len(rows):,} question{'' if len(rows) == 1 else 's'}",
     )
     more = {"sides": sides, "notice": notice_of(run for _, run in runs)}
-    _write(page, _rendered(_questions_page(title, subtitle, Table(shown, rows), found, **more)))
+    _write(page, _rendered(_questions_page(title, subtitle, Table(shown, rows), filters, **more)))
     return page
 
 
@@ -335,50 +337,6 @@ def _first_line(path: Path) -> dict[str, Any]:
 def _write(path: Path, text: str) -> None:
     if not path.is_file() or path.read_bytes() != text.encode():
         write_text(path, text)
-
-
-# The script of the tables of questions: it hides the rows that do not match the fields above the
-# table, and sorts the rows by the column that is chosen or whose title is clicked; unknown values
-# come last. The address `index.html#not_opened` chooses the questions with that label of `LABELS`.
-_FILTER = """
-const rows = [...document.querySelectorAll("tbody tr")];
-const fields = [...document.querySelectorAll("[data-filters]")];
-const [text, sort, down] = ["text", "sort", "descending"].map((id) => document.getElementById(id));
-const shown = (row, title) => {
-  const cell = title ? row.querySelector(`[data-column="${title}"]`) : row.cells[0];
-  return cell?.firstChild?.textContent ?? "—";
-};
-const refresh = () => {
-  for (const row of rows) {
-    row.hidden = !row.cells[0].textContent.toLowerCase().includes(text.value.toLowerCase())
-      || fields.some((one) => one.value && shown(row, one.dataset.filters) !== one.value);
-  }
-};
-const order = () => {
-  const sign = down.checked ? -1 : 1;
-  const keys = new Map(rows.map((row) => [row, shown(row, sort.value).replaceAll(",", "")]));
-  const compared = (a, b) => (a === "—") - (b === "—")
-    || sign * (a - b || a.localeCompare(b, "en", { numeric: true }));
-  rows.sort((a, b) => compared(keys.get(a), keys.get(b)));
-  document.querySelector("tbody").append(...rows);
-};
-const choose = () => {
-  const label = fields.find((one) => one.dataset.filters === "Label");
-  if (label) label.value = location.hash.slice(1).replaceAll("_", " ");
-  refresh();
-};
-[text, ...fields].forEach((field) => field.addEventListener("input", refresh));
-[sort, down].forEach((field) => field.addEventListener("input", order));
-document.querySelectorAll("thead th").forEach((head, place) => {
-  head.addEventListener("click", () => {
-    down.checked = sort.selectedIndex === place && !down.checked;
-    sort.selectedIndex = place;
-    order();
-  });
-});
-addEventListener("hashchange", choose);
-if (location.hash) choose();
-"""
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> str:
@@ -565,40 +523,32 @@ def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
     (`agent_dollars`) are divided among the replies in proportion to the price of their tokens.
     Without a price or a record of the dollars, or if a reply has no tokens, dollars are left out.
     """
-    names = ("input", "cached", "output")
-    replies = [message.get("role") == "assistant" for message in trajectory.messages]
+    is_reply = [message.get("role") == "assistant" for message in trajectory.messages]
+    counts = [mapping(message.get("usage")) for message in compress(trajectory.messages, is_reply)]
     usages = [
-        Usage(**{name: mapping(message.get("usage")).get(name) for name in names})
-        for message, is_reply in zip(trajectory.messages, replies, strict=True)
-        if is_reply
+        Usage(input=row.get("input"), cached=row.get("cached"), output=row.get("output"))
+        for row in counts
     ]
-    costs = [price.cost(usage) for usage in usages]
-    known = [cost for cost in costs if cost is not None]
-    dollars = trajectory.usage.get("agent_dollars")
-    rows, sums, counted = [], dict.fromkeys(names, 0), False
-    for number_of_replies, usage in enumerate(usages, start=1):
-        for name in names:
-            sums[name] += getattr(usage, name) or 0
-            counted = counted or getattr(usage, name) is not None
-        row = []
-        if counted:
-            cached = f" ({sums['cached']:,} cached)" if sums["cached"] else ""
-            row.append(f"model so far {sums['input']:,} tokens in{cached}, {sums['output']:,} out")
-        if dollars is not None and len(known) == len(costs) and sum(known) > 0:
-            share = sum(known[:number_of_replies]) / sum(known)
-            row.append(f"≈ ${dollars * share:.4f} so far")
-        rows.append(row)
-    of_replies = iter(rows)
-    return [next(of_replies) if is_reply else [] for is_reply in replies]
+    attempts = (of_attempt(usage, price.cost(usage), seconds=0.0) for usage in usages)
+    sums = list(accumulate(attempts, add))
+    billed = trajectory.usage.get("agent_dollars")
+    facts = []
+    for so_far in sums:
+        read, cached, written = so_far.input_tokens, so_far.cached_tokens, so_far.output_tokens
+        of_input = f" ({cached:,} cached)" if cached else ""
+        tokens = f"model so far {read:,} tokens in{of_input}, {written:,} out"
+        facts.append([tokens] if read or written else [])
+        if billed is not None and sums[-1].dollars and not sums[-1].unpriced:
+            share = so_far.dollars / sums[-1].dollars
+            facts[-1].append(f"≈ ${billed * share:.4f} so far")
+    of_replies = iter(facts)
+    return [next(of_replies) if reply else [] for reply in is_reply]
 
 
-def _recorded_price(manifest: Mapping[str, Any]) -> Price:
-    """The price of the agent's model in a manifest; an unknown one if it is absent or damaged."""
-    table: Any = manifest
-    for name in ("config", "llm", "price"):
-        table = mapping(table).get(name)
+def _recorded_price(run: EvaluatedRun) -> Price:
+    """The price of the agent's model of a run; an unknown one if it is absent or damaged."""
     with suppress(TypeError, ValueError, InputError):
-        return Price.of_record(mapping(table))
+        return Price.of_record(mapping(setting(run, "llm", "price")))
     return Price()
 
 

@@ -21,7 +21,6 @@ from soundingline.toolkit.report.page import (
     TextSpan,
     page,
     section,
-    sentences,
     texts,
 )
 from soundingline.toolkit.report.plots import heat_map
@@ -53,25 +52,24 @@ def render_tuning(
     table = settings_table(flat(settings), folded="All settings and versions")
     sections = [
         _choices(result, splits),
-        *([_planes(result, splits)] if len(result.grid.planes) > 1 else []),
+        _planes(result, splits) if len(result.grid.planes) > 1 else None,
         _maps(result, splits[0], selecting=True),
-        *([_maps(result, splits[1], selecting=False)] if held_out else []),
-        *([_depths(result, cutoffs, splits[1])] if cutoffs else []),
+        _maps(result, splits[1], selecting=False) if held_out else None,
+        _depths(result, cutoffs, splits[1]) if cutoffs else None,
         _top(result, splits),
         section("setup", tables=[table]),
     ]
-    axes = []
-    for name in result.grid.names:
-        first, *others = getattr(result.grid, name)
-        many = (
-            f"{len(others) + 1} values of {name} from {first:g} to {others[-1]:g}" if others else ""
-        )
-        axes.append(many or f"{name} {first:g}")
-    subtitle = (
-        f"{len(result.grid):,} points of the grid {result.grid.name}: {', '.join(axes)}; objective "
-        f"{result.objective}"
-    )
+    grid = result.grid
+    axes = ", ".join(_axis_text(name, getattr(grid, name)) for name in grid.names)
+    subtitle = f"{len(grid):,} points of the grid {grid.name}: {axes}; objective {result.objective}"
     return page(title, subtitle, _summary(result, splits), [], sections)
+
+
+def _axis_text(name: str, values: Sequence[float]) -> str:
+    """`b 0.4`, or `3 values of b from 0.2 to 0.8`."""
+    if len(values) == 1:
+        return f"{name} {values[0]:g}"
+    return f"{len(values)} values of {name} from {values[0]:g} to {values[-1]:g}"
 
 
 def conclusion(result: TuningResult, splits: tuple[str, str]) -> str:
@@ -148,13 +146,13 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
                 **gains,
             }
         )
-    found = Column("best point", note=splits[1], numeric=False)
+    best_column = Column("best point", note=splits[1], numeric=False)
     gained = splits[1] if held_out else "cross-validated"
     shown = [
         *texts("objective", "chosen point"),
         Column("its value", "selected", note=splits[0]),
         Column("its value" if held_out else "cross-validated", "reported", note=splits[1]),
-        *([found, Column("best value", "best", note=splits[1])] if held_out else []),
+        *([best_column, Column("best value", "best", note=splits[1])] if held_out else []),
         Column("optimism"),
         Column("plateau", form=decimals(0), note=f"of {len(result.grid):,} points"),
         *(
@@ -162,12 +160,7 @@ def _choices(result: TuningResult, splits: tuple[str, str]) -> Section:
             for point in map(point_text, result.gains[result.objective])
         ),
     ]
-    said = sentences("choices")
-    return section(
-        "choices",
-        note=said["note"] if held_out else f"{said['note']} {said['folds']}",
-        tables=[Table(shown, rows)],
-    )
+    return section("choices", also=[] if held_out else ["folds"], tables=[Table(shown, rows)])
 
 
 def _mean_columns(result: TuningResult, splits: tuple[str, str]) -> list[Column]:

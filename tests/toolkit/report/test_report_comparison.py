@@ -4,6 +4,7 @@ heat maps and the report on a tuning."""
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from warnings import catch_warnings, simplefilter
 
@@ -28,7 +29,6 @@ from soundingline.toolkit.report.comparison import (
     benchmarks_section,
     contrasts,
     differences_section,
-    leaders,
     summary,
     warnings,
 )
@@ -50,6 +50,7 @@ from soundingline.toolkit.report.results import (
     glossary_section,
     results_section,
     runs_by_measure,
+    sorted_by_measure,
 )
 from soundingline.toolkit.report.tuning import render_tuning
 
@@ -263,7 +264,7 @@ def compared(runs, **arguments):
     verdicts = []
     for group in by_benchmark(runs):
         verdicts += compare(group, ["nDCG@10"], test="t", resamples=99)
-    return ReportData(runs, verdicts, main="nDCG@10", **arguments)
+    return ReportData(runs, verdicts, **arguments)
 
 
 def test_rows_are_systems_columns_benchmarks_and_the_last_the_mean_of_the_row():
@@ -287,7 +288,9 @@ def test_macro_averages_that_differ_by_rounding_alone_keep_the_order_of_the_syst
         for retriever in values
     ]
     systems = systems_of(runs)
-    assert [system.label for system, _ in leaders(systems, "nDCG@10")] == ["bm25", "tuned", "sira"]
+    average = partial(systems.macro_average, measure="nDCG@10")
+    ranked = sorted_by_measure(systems.systems, "nDCG@10", average)
+    assert [system.label for system in ranked] == ["bm25", "tuned", "sira"]
 
 
 def test_a_system_without_a_run_on_a_benchmark_has_no_macro_average_and_it_is_said():
@@ -310,7 +313,7 @@ def test_a_measure_that_a_benchmark_does_not_have_is_averaged_over_the_others():
     (bm25, *_) = systems.systems
     own = [one.metrics["nDCG@10"] for one in runs[:6] if one.factors["retriever"] == "bm25"]
     assert systems.macro_average(bm25, "nDCG@10") == pytest.approx(sum(own) / 2)
-    (table, *_) = benchmarks_section(ReportData(runs, main="nDCG@10")).tables
+    (table, *_) = benchmarks_section(ReportData(runs, primary="nDCG@10")).tables
     assert table.note == "No system has nDCG@10 on quora."
 
 
@@ -370,18 +373,21 @@ def test_equal_configurations_on_one_benchmark_are_systems_of_their_own():
 
 
 def test_the_terminal_has_a_table_for_each_requested_measure():
-    tables = benchmark_tables(grid("nq-sira"), measures=["nDCG@10", "accuracy"])
+    tables = benchmark_tables(ReportData(grid("nq-sira")), ["nDCG@10", "accuracy"])
     text = printed(*tables)
     assert len(tables) == 2 and "nDCG@10" in text and "accuracy" in text
     assert "macro" in text and "missing on nq" in " ".join(text.split())
-    assert benchmark_tables([benchmark_run("nq", "bm25"), benchmark_run("nq", "sira")]) == []
+    (table,) = benchmark_tables(ReportData(grid(), primary="nDCG@10"))
+    assert str(table.title) == "nDCG@10"
+    on_one = [benchmark_run("nq", "bm25"), benchmark_run("nq", "sira")]
+    assert benchmark_tables(ReportData(on_one)) == []
 
 
 @pytest.mark.slow
 def test_a_table_of_many_benchmarks_is_split_and_keeps_every_number():
     benchmarks = [f"benchmark_{number}" for number in range(14)]
     runs = [benchmark_run(*names) for names in product(benchmarks, LEVELS)]
-    tables = benchmark_tables(runs, measures=["nDCG@10"])
+    tables = benchmark_tables(ReportData(runs), ["nDCG@10"])
     words = printed(*tables).replace("≈", "").split()
     assert len(tables) > 1
     for one in runs:
@@ -401,7 +407,7 @@ TWO |= {"reranker_calls": 10.0, "reranker_dollars": 0.01, "reranker_input_tokens
 
 
 def test_a_run_of_several_roles_has_a_row_for_each_and_for_all():
-    report = render([run_with("one", **ONE), run_with("two", **TWO)])
+    report = render(ReportData([run_with("one", **ONE), run_with("two", **TWO)]))
     _, _, section = report.markdown.partition("## Cost by role")
     rows = [line.partition(" | ")[2] for line in section.partition("\n## ")[0].splitlines()]
     assert [row for row in rows if row.startswith(("agent", "reranker", "all"))] == [
@@ -435,8 +441,8 @@ def costed(name, dollars, known):
 def test_a_mean_over_the_known_costs_has_their_number():
     known = [("few", 0.5, 10), ("one", 0.25, 1), ("all", 0.5, 100)]
     runs = [costed(name, dollars, range(count)) for name, dollars, count in known]
-    table = printed(comparison_table(runs, measures=["usage_dollars"]))
-    data = ReportData(runs, measures=["usage_dollars"])
+    data = ReportData(runs)
+    table = printed(comparison_table(data, ["usage_dollars"]))
     report = written(data, results_section(data), glossary_section(data))
     for text in (report.html, report.markdown, table):
         assert "2.2500 (n=10)" in text and "0.0000 (n=1)" in text
@@ -468,7 +474,7 @@ def test_the_section_on_queries_has_a_row_for_each_run_and_turn_with_values():
     ]
     shown = written(data, results_section(data), glossary_section(data)).markdown
     assert "query_new" in shown and "query_new_later" not in shown
-    assert agents.queries_section(ReportData([other])) is None
+    assert agents.queries_section(ReportData([other])).tables == []
 
 
 def test_a_comparison_of_cost_has_the_number_of_its_questions():
@@ -540,7 +546,7 @@ def test_a_report_with_a_baseline_opens_with_what_each_change_does():
     runs = [replace(run, metrics={**run.metrics, **costs}) for run in six_runs()[:3]]
     tested = ["accuracy", "recall_surfaced"]
     rows = compare(runs, tested, runs[0].name, test="t", resamples=99)
-    page = render(runs, rows, baseline=runs[0].name)
+    page = render(ReportData(runs, rows, baseline=runs[0].name))
     headings = re.findall(r"^## (.*)$", page.markdown, re.M)
     assert headings[:2] == ["Differences from the baseline", "Results"]
     (figure,) = re.findall(r"<svg.*?</svg>", page.html, re.S)[:1]
@@ -590,7 +596,8 @@ def shared(run, share, accuracy):
     config = {**run.manifest["config"], "benchmark": benchmark}
     prints = {**run.manifest["fingerprints"], "benchmark": f"{share:.2f}0f1e2d3c4b"}
     manifest = {**run.manifest, "config": config, "fingerprints": prints}
-    factors = {**run.factors, "benchmark.corpus_share": str(share)}
+    factors = {"benchmark": "beir", "benchmark.name": "mill", "benchmark.corpus_share": str(share)}
+    factors |= run.factors
     metrics = {**run.metrics, "accuracy": accuracy}
     right = {f"q{n}": float(n < round(100 * accuracy)) for n in range(100)}
     per = {**run.per_question, "accuracy": right}
@@ -617,8 +624,8 @@ def test_accuracy_and_recall_are_shown_against_the_size_of_the_corpus():
     assert "share of the unjudged documents" in accuracy.svg
     assert all("[" in row[2].sub for row in rows)  # intervals
     # One benchmark: nothing is averaged over its shares.
-    page = render(runs).markdown
-    terminal = printed(*benchmark_tables(runs))
+    page = render(ReportData(runs)).markdown
+    terminal = printed(*benchmark_tables(ReportData(runs)))
     assert "mill 0.1" in page and "0.800" in terminal and "0.1" in terminal
     assert "accuracy by size of the corpus" in page and "benchmark contents" not in page
     assert "2 systems over one benchmark with corpora of 3 sizes." in page
@@ -901,7 +908,7 @@ def test_steps_labels_and_the_terms_of_each_difference_are_shown():
     }  # fmt: skip
     assert labels.rows[0][-1].sub == "yes no 2, in question 1"
     assert len(labels.columns) == len(LABELS) + 2
-    assert agents.steps_section(ReportData([LOW, HIGH], [])) is None
+    assert agents.steps_section(ReportData([LOW, HIGH], [])).tables == []
     further = [column.title for table in results_section(data).tables for column in table.columns]
     assert "answer_shown" in further and not [n for n in further if n.startswith(("step", "label"))]
 
@@ -916,7 +923,7 @@ def test_panels_that_hold_only_zeros_are_left_out_and_their_tables_stay():
     nothing = {"evidence": dict.fromkeys(first.funnel["evidence"], unexposed)}
     runs = [first, replace(second, per_question=per, funnel=nothing)]
     rows = compare(runs, ["accuracy", "nDCG@10"], runs[0].name, test="t", resamples=99)
-    made = render(runs, rows, baseline=runs[0].name, primary="accuracy")
+    made = render(ReportData(runs, rows, baseline=runs[0].name, primary="accuracy"))
     assert "difference in accuracy" in made.html and "difference in nDCG@10" not in made.html
     assert "Paired differences on nDCG@10" in made.html
     assert "Search calls per question" in made.html
