@@ -284,6 +284,16 @@ def test_bounds_of_accuracy_are_those_of_unfinished_questions() -> None:
     assert "the accuracy of a lies between 0.400 and 0.500" in threat.text
 
 
+@pytest.mark.parametrize(
+    ("labels", "named"), [("a", "a"), ("abc", "a, b, c"), ("abcde", "a, b, c and 2 more")]
+)
+def test_a_threat_names_three_cells_and_how_many_others_it_concerns(
+    labels: str, named: str
+) -> None:
+    (threat,) = find_threats([cell(label, tuned_on_reported=True) for label in labels])
+    assert f"the parameters of {named} were chosen" in threat.text
+
+
 def test_an_accepted_threat_is_marked_and_an_unknown_name_is_refused() -> None:
     own = [cell(judge_llm=LOCAL, repeats=1)]
     marked = {t.name: t.accepted for t in find_threats(own, accept=["one_repeat"])}
