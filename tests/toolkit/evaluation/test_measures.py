@@ -676,7 +676,8 @@ def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value
 
 def test_a_curve_has_few_ascending_points_and_ends_at_the_recall_of_what_was_shown():
     funnel = evidence_funnel([ONE, TWO], {"evidence": GRADES})
-    for points in exposure_curves([ONE, TWO], GRADES, points=12).values():
+    curves = exposure_curves([ONE, TWO], GRADES, points=12)
+    for points in (curves["documents"], curves["tokens"]):
         assert len(points) <= 12 and points == sorted(points) and points[0][0] == 1
         recalls = [recall for _, recall in points]
         assert recalls == sorted(recalls)
@@ -710,7 +711,8 @@ def test_curves_never_exceed_one():
         rows = [Exposure(1, "opened", docid, n, n) for n, docid in enumerate(docids, start=1)]
         questions = [Trajectory(str(q), "?", "completed", exposures=tuple(rows)) for q in range(7)]
         evidence = {str(q): dict.fromkeys(docids, 1) for q in range(7)}
-        for points in exposure_curves(questions, evidence).values():
+        curves = exposure_curves(questions, evidence)
+        for points in (curves["documents"], curves["tokens"]):
             assert max(recall for _, recall in points) <= 1
             assert points[-1][1] == pytest.approx(1)
 

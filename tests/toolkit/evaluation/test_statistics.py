@@ -6,6 +6,7 @@ scipy and statsmodels are imported inside the tests that need them: their import
 import json
 import math
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from statistics import NormalDist
@@ -441,7 +442,11 @@ def test_comparisons_and_runs_are_frames_and_tables():
     assert np.isnan(by_question.loc["q1", "dollars"])
     html = run._repr_html_()
     assert "&lt;b&gt;: 2 questions, 1 failed" in html and "<td>0.5123</td>" in html
-    assert "Simulated reader" in html and "Simulated reader" in compare([run], [])._repr_html_()
+    assert "Simulated reader: it" in html
+    assert "Simulated reader: it" in compare([run], [])._repr_html_()
+    read = replace(run, name="read", manifest={})
+    assert "Simulated reader in 1 of 2 runs: it" in compare([run, read], [])._repr_html_()
+    assert "Simulated reader" not in read._repr_html_()
     assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
 
 

@@ -246,6 +246,7 @@ def test_a_run_is_evaluated_when_its_measures_are_written(tmp_path):
         (run.path / METRICS).touch()
     assert [run.is_evaluated() for run in runs] == [True, True, False]
     assert evaluated_runs(tmp_path) == [runs[1].path, runs[0].path]
+    assert not (runs[2].path / EVALUATION_LOCK).exists(), "reading writes nothing"
 
 
 def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
