@@ -482,6 +482,7 @@ def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch, t
     tree = Path(manifests.__file__).resolve().parent
     monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(tree))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "a")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.org")
