@@ -24,7 +24,7 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
-from soundingline.toolkit.evaluation.comparison import compare
+from soundingline.toolkit.evaluation.comparison import baselines_of, compare, systems_of
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
 from soundingline.toolkit.evaluation.statistics import (
     TESTS,
@@ -448,6 +448,35 @@ def test_comparisons_and_runs_are_frames_and_tables():
     assert "Simulated reader in 1 of 2 runs: it" in compare([run, read], [])._repr_html_()
     assert "Simulated reader" not in read._repr_html_()
     assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
+
+
+def test_the_baseline_of_another_benchmark_is_its_run_of_the_system_or_one_with_its_factors():
+    def run(benchmark, name, retriever, prompt="p"):
+        prints = {"benchmark": benchmark, "retriever": retriever, "prompt": prompt}
+        return EvaluatedRun(
+            name=name,
+            factors={"benchmark": benchmark, "benchmark.limit": "9", "retriever": retriever},
+            manifest={"fingerprints": prints, "config": {"retriever": {}, "benchmark": {}}},
+        )
+
+    runs = [
+        run("a", "twin", "bm25"),
+        run("a", "base", "bm25"),
+        run("b", "another prompt", "bm25", "q"),
+        run("b", "another retriever", "splade"),
+        run("b", "another run of the system", "bm25"),
+        run("b", "a third run of the system", "bm25"),
+        run("c", "a retriever more", "splade"),
+        run("c", "the first prompt", "bm25", "q"),
+        run("c", "the second prompt", "bm25", "r"),
+        run("d", "nothing alike", "splade"),
+    ]
+    systems = systems_of(runs)
+    assert systems
+    assert systems.of("base").runs.keys() == {"a", "b"} and systems.of("unknown") is None
+    found = baselines_of(runs, "base", systems)
+    assert found == ["base", "a third run of the system", "the first prompt"]
+    assert baselines_of(runs, "base", None) == ["base", "another prompt", "the first prompt"]
 
 
 # Effects of a factorial sweep: estimates by hand, errors by an independent computation.
