@@ -535,6 +535,11 @@ def test_tables_survive_their_files(tmp_path):
     assert again.points == ranks.points
     assert again.docids == ranks.docids
     assert all((again.ranks[qid] == ranks.ranks[qid]).all() for qid in judged)
+    enriched = [(*point, 0.5, 2.0) for point in ranks.points]
+    for table in (RankTable(enriched, ranks.docids, ranks.ranks), RankTable([], {}, {})):
+        table.save(tmp_path / "others.npz")
+        others = RankTable.load(tmp_path / "others.npz")
+        assert (others.points, others.docids) == (table.points, table.docids)
     table = measure_table(again, judged, ["AP", "R@5"])
     table.save(tmp_path / "deep" / "measures.npz")
     with np.load(tmp_path / "deep" / "measures.npz") as loaded:

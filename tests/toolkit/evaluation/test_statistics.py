@@ -26,6 +26,7 @@ from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
 from soundingline.toolkit.evaluation.comparison import baselines_of, compare, systems_of
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
+from soundingline.toolkit.evaluation.judge import ImportedVerdicts, ModelVerdict
 from soundingline.toolkit.evaluation.statistics import (
     TESTS,
     Replication,
@@ -814,6 +815,7 @@ def evaluated(folder):
 
 
 RIGHTS = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
+REPEATS = ("", "#repeat2")  # what follows the id of a question
 
 
 def test_a_question_counts_once_with_the_mean_of_its_repeats(tmp_path):
@@ -850,6 +852,29 @@ def test_a_missing_repeat_of_a_question_counts_as_wrong(tmp_path):
     assert run.counts["missing"] == 1
 
 
+def test_an_evaluation_records_what_each_judge_of_the_run_said(tmp_path):
+    folder = recorded(tmp_path / "a", RIGHTS[:2])
+    model_says = [("q0", False, ""), ("q1", True, ""), ("q2", False, "failed")]
+    rows = [ModelVerdict(qid, correct, error=error) for qid, correct, error in model_says]
+    for part, verdicts in zip(folder.repeats(), (rows, rows[:1]), strict=True):
+        ImportedVerdicts.write(part.path, "a model@1234", verdicts)
+    evaluated(folder)
+    path = folder.path / "evaluation" / "judges.json"
+    by_rule = {f"q{n}{end}": bool(RIGHTS[i, n]) for i, end in enumerate(REPEATS) for n in range(4)}
+    imported = {"q0": False, "q1": True, "q0#repeat2": False}
+    assert json.loads(path.read_text()) == {
+        "trajectories": folder.state(),
+        "judges": {
+            ExactAnswerJudge.name: {"model": "", "verdicts": by_rule},
+            "llm-imported": {"model": "a model", "verdicts": imported},
+        },
+    }
+    for part in folder.repeats():
+        (part.path / ImportedVerdicts.path).unlink()
+    evaluated(folder)
+    assert not path.exists(), "there is the exact rule alone"
+
+
 def test_a_run_without_repeats_has_no_files_of_them(tmp_path):
     once = recorded(tmp_path / "a", RIGHTS[:1])
     run = evaluated(once)
@@ -866,7 +891,6 @@ def test_a_new_repeat_makes_an_evaluation_outdated(tmp_path):
     evaluated(folder)
     with folder.writing(make_manifest({}, {"benchmark": "b"}, {"run": "a"})):
         folder.repeat(3).write(trajectory("q0", True, 1))
-    with pytest.raises(Exception, match="trajectories that are there now"):
-        load_run(folder.path)
+    refused("trajectories that are there now", load_run, folder.path)
     told = json.loads((folder.path / "evaluation" / "repeats.json").read_text())
     assert set(told) == {"values", "variance"}
