@@ -24,7 +24,12 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation.agent_run import evaluate_run_folder
 from soundingline.toolkit.evaluation.answers import ExactAnswerJudge
-from soundingline.toolkit.evaluation.comparison import baselines_of, compare, systems_of
+from soundingline.toolkit.evaluation.comparison import (
+    baselines_of,
+    compare,
+    factor_labels,
+    systems_of,
+)
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
 from soundingline.toolkit.evaluation.judge import ImportedVerdicts, ModelVerdict
 from soundingline.toolkit.evaluation.statistics import (
@@ -449,6 +454,28 @@ def test_comparisons_and_runs_are_frames_and_tables():
     assert "Simulated reader in 1 of 2 runs: it" in compare([run, read], [])._repr_html_()
     assert "Simulated reader" not in read._repr_html_()
     assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        (
+            [{"unit": "maxp", "rm3": "none", "k": "5"}, {"unit": "maxp", "rm3": "on", "k": "5"}],
+            ["rm3=none", "on"],
+        ),
+        (
+            [{"tool.full": "True", "rm3": "none", "llm.k1": "0.9"}, {"rm3": "on"}],
+            ["full=True · none · k1=0.9", "on"],
+        ),
+        ([{"unit": "maxp"}, {"rm3": "on"}, {}], ["maxp", "on", "—"]),
+        ([{"unit": "maxp"}, {"unit": "maxp"}], ["run 0", "run 1"]),
+        ([{"unit": "maxp"}, {"unit": "document"}, {"unit": "maxp"}], ["run 0", "run 1", "run 2"]),
+    ],
+)
+def test_a_run_is_labelled_by_what_varies_or_by_its_name_where_that_is_not_clear(rows, labels):
+    runs = [EvaluatedRun(name=f"run {place}", factors=row) for place, row in enumerate(rows)]
+    assert factor_labels(runs) == labels
+    assert factor_labels(runs[:1], []) == ["—"], "no factor is asked for"
 
 
 def test_the_baseline_of_another_benchmark_is_its_run_of_the_system_or_one_with_its_factors():
