@@ -243,6 +243,8 @@ def test_the_list_of_the_answer_is_the_ranking_and_nothing_follows_it():
     assert values["nDCG@5"]["one"] == pytest.approx(gain / (1 + 1 / math.log2(3)))
     assert final_ranking(listing("one", "a%p3", "a", "c")) == ["a", "c"]
     assert final_ranking(listing("one")) == ["q", "b"], "what the agent showed interest in"
+    many = [f"d{number}" for number in range(1001)]
+    assert final_ranking(listing("one", *many)) == many[:1000], "as deep as runs of TREC"
 
 
 def test_a_question_without_targets_is_counted_and_has_no_recall():
@@ -276,6 +278,20 @@ def test_repeats_count_questions_once():
     )
     assert both.counts["without_targets"] == 1
     assert both.per_question["F1@5"]["one"] == pytest.approx((4 / 7 + 2 / 7) / 2)
+
+
+def test_funnels_and_curves_of_repeats_are_means_of_zeros_and_of_steps():
+    funnels = ({"opened": {"macro": 0.5}}, {"opened": {"macro": 0.25}, "abstract": {"macro": 1.0}})
+    curves = ([(1, 0.0), (3, 0.5)], [(1, 0.2), (2, 0.4), (4, 1.0)])
+    both = average_repeats(
+        [
+            replace(evaluated_lists(), funnel={"gold": funnel}, curves={"tokens": curve})
+            for funnel, curve in zip(funnels, curves, strict=True)
+        ]
+    )
+    assert both.funnel == {"gold": {"opened": {"macro": 0.375}, "abstract": {"macro": 0.5}}}
+    means = [(1, (0 + 0.2) / 2), (2, (0 + 0.4) / 2), (3, (0.5 + 0.4) / 2), (4, (0.5 + 1) / 2)]
+    assert both.curves["tokens"] == [(x, pytest.approx(mean)) for x, mean in means]
 
 
 # The measures of agents' runs.

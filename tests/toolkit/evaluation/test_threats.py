@@ -121,6 +121,10 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
     },
     "power": {
         "50 questions": [cell(questions=50), cell("b", questions=50)],
+        "50 questions of which one cell was run": [
+            cell(questions=50, run=run(accuracy=STEADY[0][:50])),
+            cell("b", questions=50),
+        ],
         "answers that change much": [
             cell("a", questions=100, run=run(accuracy=NOISY[0])),
             cell("b", questions=100, run=run(accuracy=NOISY[1])),

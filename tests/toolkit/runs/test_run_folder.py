@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
@@ -84,9 +85,9 @@ def write(folder, *trajectories):
 
 
 def test_trajectories_are_read_in_the_order_of_topics_or_of_ids(folder, tmp_path):
-    write(folder, *map(trajectory, ("2", "../../x", "3")))
+    write(folder, *map(trajectory, ("2", "a", "B", "../../x", "3")))
     assert [t.qid for t in folder.trajectories(TOPICS)] == ["3", "../../x", "2"]
-    assert [t.qid for t in folder.trajectories()] == ["../../x", "2", "3"]
+    assert [t.qid for t in folder.trajectories()] == ["../../x", "2", "3", "B", "a"]
     assert folder.read("3") == trajectory("3") and folder.read("1") is None
     (hostile,) = tmp_path.rglob("*x.json")
     assert hostile.parent == folder.queries
@@ -139,12 +140,17 @@ def test_a_start_with_other_versions_is_added_to_the_manifest(folder):
 
 def test_counts_of_all_starts_are_added_and_of_the_largest_the_maximum_stays(folder):
     first = {"reranker": {"cache_hits": 3, "cache_misses": 1, "largest_batch": 8}}
-    second = {"reranker": {"cache_misses": 5, "largest_batch": 2}, "retriever": {"searches": 4}}
+    second = {
+        "reranker": {"cache_misses": 5, "largest_batch": 2},
+        "retriever": {"searches": 4},
+        "rewriter": {"cache_misses": 2},
+    }
     for counts in (first, second):
         with folder.writing(MANIFEST):
             folder.add_counts(counts)
     reranker = {"cache_hits": 3, "cache_misses": 6, "largest_batch": 8, "cache_hit_rate": 0.3333}
-    expected = {"reranker": reranker, "retriever": {"searches": 4}}
+    rewriter = {"cache_misses": 2, "cache_hit_rate": 0.0}
+    expected = {"reranker": reranker, "retriever": {"searches": 4}, "rewriter": rewriter}
     assert folder.manifest() == {**MANIFEST, "stages": expected}
     with pytest.raises(RuntimeError, match="writing"):
         folder.add_counts(first)
@@ -211,9 +217,10 @@ def test_repeats_are_those_with_trajectories_and_change_the_state_of_their_run(f
                 folder.repeat(number).write(trajectory("1", status))
                 states.append(folder.state())
     assert len(set(states)) == 5
-    for name in ("3", "04", "x"):
+    for name in ("3", "1", "04", "x"):
         (folder.path / "repeats" / name / "queries").mkdir(parents=True)
-    (folder.path / "repeats" / "04" / "queries" / "1.json").touch()
+    for name in ("1", "04"):
+        (folder.path / "repeats" / name / "queries" / "1.json").touch()
     assert folder.repeat(1) is folder and folder.has_trajectories() is True
     assert folder.repeat(3).has_trajectories() is False
     assert [part.number for part in folder.repeats()] == [1, 2, 10]
@@ -251,10 +258,13 @@ def test_a_run_is_evaluated_when_its_measures_are_written(tmp_path):
 
 def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
     folder.queries.mkdir(parents=True)
-    leftover = folder.queries / ".1.json.abc.tmp"
-    leftover.write_text("half")
+    folder.repeat(2).queries.mkdir(parents=True)
+    leftovers = [part.queries / ".1.json.abc.tmp" for part in (folder, folder.repeat(2))]
+    leftovers.append(folder.path / ".manifest.json.0123456789abcdef.tmp")
+    for leftover in leftovers:
+        leftover.write_text("half")
     with folder.writing(MANIFEST):
-        assert not leftover.exists()
+        assert not any(leftover.exists() for leftover in leftovers)
         folder.write(trajectory("1"))
     folder.manifest_path.unlink()
     refused(r"no manifest\.json", folder.writing(MANIFEST).__enter__)
@@ -439,6 +449,9 @@ def test_long_ids_fit_a_file_name_and_ordinary_ones_stay_readable():
     assert len(names) == 3
     assert all(len(name) <= 180 and unescape_qid(name) is None for name in names)
     assert [escape_qid(qid) for qid in ("1042", "dev-3_2", "Q12")] == ["1042", "dev-3_2", "+q12"]
+    assert escape_qid("x" * 180) == "x" * 180
+    digest = sha256(b"x" * 181).hexdigest()
+    assert escape_qid("x" * 181) == f"{'x' * 140}={digest[:32]}"
 
 
 def test_a_manifest_has_configuration_fingerprints_factors_versions_and_machine():
