@@ -257,6 +257,7 @@ def test_a_run_is_evaluated_when_its_measures_are_written(tmp_path):
 
 
 def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
+    write(folder)
     folder.queries.mkdir(parents=True)
     folder.repeat(2).queries.mkdir(parents=True)
     leftovers = [part.queries / ".1.json.abc.tmp" for part in (folder, folder.repeat(2))]
