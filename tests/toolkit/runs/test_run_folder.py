@@ -47,6 +47,7 @@ from soundingline.toolkit.runs.run_folder import (
     of_question,
     question_of,
     repeat_id,
+    repeat_of,
     unescape_qid,
 )
 from soundingline.toolkit.trajectory import (
@@ -192,18 +193,32 @@ def test_a_later_start_changes_no_costs_and_no_server(folder):
     }
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_run_that_its_check_stopped_may_start_otherwise_unless_it_has_begun(folder, begun):
+@pytest.mark.parametrize(
+    ("levels", "begun", "may_change"),
+    [(("note", "fault"), False, True), (("note", "fault"), True, False), (("note",), False, False)],
+)
+def test_a_run_that_its_check_stopped_may_start_otherwise_unless_it_has_begun(
+    folder, levels, begun, may_change
+):
     other = {**MANIFEST, "fingerprints": {"benchmark": "b2"}}
     with folder.writing(MANIFEST):
-        folder.note("preflight", {"findings": [{"level": "note"}, {"level": "fault"}]})
+        folder.note("preflight", {"findings": [{"level": level} for level in levels]})
         if begun:
             folder.rounds("1").append(ROUND)
-    if begun:
-        refused("made with another benchmark", folder.writing(other).__enter__)
-    else:
+    if may_change:
         with folder.writing(other):
             assert folder.manifest() == other
+    else:
+        refused("made with another benchmark", folder.writing(other).__enter__)
+
+
+def test_a_run_is_locked_without_being_written_and_nothing_else_is(folder):
+    refused("is not a run", folder.locked().__enter__)
+    write(folder)
+    with folder.locked():
+        refused(f"process {os.getpid()} ", folder.writing(MANIFEST).__enter__)
+        with pytest.raises(RuntimeError, match="writing"):
+            folder.write(trajectory("1"))
 
 
 def test_repeats_are_those_with_trajectories_and_change_the_state_of_their_run(folder):
@@ -224,7 +239,7 @@ def test_repeats_are_those_with_trajectories_and_change_the_state_of_their_run(f
     assert folder.repeat(1) is folder and folder.has_trajectories() is True
     assert folder.repeat(3).has_trajectories() is False
     assert [part.number for part in folder.repeats()] == [1, 2, 10]
-    assert [part.path.name for part in folder.repeats()] == ["a", "2", "10"]
+    assert [part.name for part in folder.repeats()] == ["a", "2", "10"]
 
 
 def test_a_folder_holds_results_of_one_kind(tmp_path):
@@ -437,6 +452,7 @@ def test_different_ids_have_different_names_and_short_ones_come_back(one, other)
 
 def test_an_id_of_a_repeat_leads_to_its_question():
     assert [repeat_id("q", repeat) for repeat in (1, 2)] == ["q", "q#repeat2"]
+    assert [repeat_of(name) for name in ("q", "q#repeat2", "q#repeat02")] == [1, 2, 1]
     named = {"q": "q", "q#repeat12": "q", "q#repeat2x": "q#repeat2x", "q#repeat02": "q#repeat02"}
     assert {name: question_of(name) for name in named} == named
     assert question_of("q#repeat2", 1) == "q#repeat2", "a question that is called so"
