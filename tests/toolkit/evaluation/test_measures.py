@@ -1236,6 +1236,15 @@ def test_paper_cases_give_the_published_figures(files):
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
+def test_an_answer_that_states_no_confidence_counts_with_all():
+    """Of two bins of a hundred wrong answers the first counts, with a distance of one."""
+    answers = {str(n): "Ada" for n in range(200)}
+    files = [run_file(qid, said("Explanation: x\nExact Answer: Grace")) for qid in answers]
+    error = ours(files, answers, {})["calibration_error_published"]
+    assert error == pytest.approx(100 * math.sqrt(100 / 200))
+    assert theirs(files, answers, {"0": ["7"]})["calibration_error_published"] == error
+
+
 def test_the_values_of_a_paper_case_by_hand():
     files = CASES["files_found_and_not_questions"]
     metrics = ours(files, PAPER_ANSWERS, QRELS)

@@ -298,6 +298,14 @@ def test_a_threat_names_three_cells_and_how_many_others_it_concerns(
     assert f"the parameters of {named} were chosen" in threat.text
 
 
+@pytest.mark.parametrize(("number", "named"), [(2, "1 comparison,"), (3, "2 comparisons,")])
+def test_a_threat_of_too_few_questions_says_how_many_comparisons_they_serve(
+    number: int, named: str
+) -> None:
+    (threat,) = find_threats([cell(str(n), questions=50) for n in range(number)], margin=MARGIN)
+    assert f"with 50 questions and {named} the smallest difference in " in threat.text
+
+
 def test_an_accepted_threat_is_marked_and_an_unknown_name_is_refused() -> None:
     own = [cell(judge_llm=LOCAL, repeats=1)]
     marked = {t.name: t.accepted for t in find_threats(own, accept=["one_repeat"])}
