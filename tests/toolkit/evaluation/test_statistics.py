@@ -28,6 +28,7 @@ from soundingline.toolkit.evaluation.comparison import (
     baselines_of,
     compare,
     factor_labels,
+    shown_factors,
     systems_of,
 )
 from soundingline.toolkit.evaluation.evaluation import EvaluatedRun, load_run
@@ -476,6 +477,24 @@ def test_a_run_is_labelled_by_what_varies_or_by_its_name_where_that_is_not_clear
     runs = [EvaluatedRun(name=f"run {place}", factors=row) for place, row in enumerate(rows)]
     assert factor_labels(runs) == labels
     assert factor_labels(runs[:1], []) == ["—"], "no factor is asked for"
+
+
+@pytest.mark.parametrize(
+    ("own", "shown"),
+    [
+        ({"benchmark.path": "data/a"}, {"benchmark": "beir", "benchmark.path": "data/a"}),
+        ({"benchmark.name": "a", "benchmark.path": "data/a"}, {"benchmark": "a"}),
+        ({"benchmark.name": "a", "benchmark.dataset": "a"}, {"benchmark": "a"}),
+        (
+            {"benchmark.name": "a", "benchmark.path": "data/b"},
+            {"benchmark": "a", "benchmark.path": "data/b"},
+        ),
+    ],
+)
+def test_the_name_of_a_benchmark_is_shown_for_its_option_and_a_path_that_ends_in_it(own, shown):
+    given = {"benchmark": "beir", "unit": "maxp", **own}
+    assert shown_factors(given) == {"unit": "maxp", **shown}
+    assert len(given) == 2 + len(own), "the argument stays"
 
 
 def test_the_baseline_of_another_benchmark_is_its_run_of_the_system_or_one_with_its_factors():
