@@ -497,6 +497,31 @@ def test_the_name_of_a_benchmark_is_shown_for_its_option_and_a_path_that_ends_in
     assert len(given) == 2 + len(own), "the argument stays"
 
 
+@pytest.mark.parametrize(
+    ("benchmarks", "labels"),
+    [
+        ([("nq", {}), (None, {"benchmark": "beir"})], ["nq", "beir"]),
+        ([("nq", {}), (None, {})], ["nq", "content of 1"]),
+        ([("nq", {"benchmark.limit": limit}) for limit in "59"], ["nq 5", "nq 9"]),
+        ([("nq", {"llm": model}) for model in "ab"], ["nq (content of 0)", "nq (content of 1)"]),
+    ],
+)
+def test_benchmarks_are_labelled_by_their_names_and_what_differs(benchmarks, labels):
+    runs = [
+        EvaluatedRun(
+            name=str(place),
+            factors=factors,
+            manifest={
+                "fingerprints": {"benchmark": f"content of {place}, in full"},
+                "config": {"benchmark": {"name": name} if name else None},
+            },
+        )
+        for place, (name, factors) in enumerate(benchmarks)
+    ]
+    systems = systems_of(runs)
+    assert systems and systems.benchmarks == labels
+
+
 def test_the_baseline_of_another_benchmark_is_its_run_of_the_system_or_one_with_its_factors():
     def run(benchmark, name, retriever, prompt="p"):
         prints = {"benchmark": benchmark, "retriever": retriever, "prompt": prompt}

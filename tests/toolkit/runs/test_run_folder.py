@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import random
+import re
 import socket
 import subprocess
 import threading
@@ -67,6 +68,7 @@ from soundingline.toolkit.trajectory import (
 
 MANIFEST = {"fingerprints": {"benchmark": "b1", "index": "i1"}, "versions": {}}
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("3", "1", "../../x", "2")]
+MEMORY = Path("/proc/meminfo")
 ROUND = {"row": {"checklist": ["a mill by the Wey"]}}
 
 
@@ -480,6 +482,13 @@ def test_a_manifest_has_configuration_fingerprints_factors_versions_and_machine(
     assert manifest["versions"]["numpy"] == version("numpy")
     assert manifest["machine"]["python"] == platform.python_version()
     assert json.loads(dump_json(manifest)) == manifest
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="the memory is stated so by Linux alone")
+def test_a_manifest_has_the_memory_of_the_machine():
+    total = re.search(r"MemTotal: +(\d+) kB", MEMORY.read_text())
+    memory = make_manifest({}, {})["machine"]["memory_bytes"]
+    assert total and memory == pytest.approx(1024 * int(total[1]), rel=0.01)
 
 
 def test_secrets_are_redacted_in_every_part_of_a_manifest():
