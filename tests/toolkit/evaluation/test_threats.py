@@ -14,6 +14,11 @@ from soundingline.toolkit.evaluation.threats import THREATS, ComposedCell, find_
 BM25 = {"_target_": "soundingline.pipelines.retrieve.BM25", "k1": 0.9, "b": 0.4}
 DENSE = {"_target_": "soundingline.pipelines.learned.dense.dense_retriever", "model": "e5"}
 MONOT5 = {"_target_": "soundingline.pipelines.rerank.monot5.MonoT5", "model": "monot5"}
+FUSED = {
+    "_target_": "soundingline.pipelines.fusion.interpolation",
+    "first": BM25,
+    "second": {**BM25, "k1": 3.8},
+}
 BROWSING = {"_target_": "soundingline.toolkit.search.RankedBrowsing"}
 TOP_K = {"_target_": "soundingline.toolkit.search.TopK"}
 LOCAL = {
@@ -97,6 +102,12 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
         "queries by words for a dense retriever": [
             cell(agent={"prompt": "neutral", "queries": "words"}, retriever=DENSE)
         ],
+        "queries by words for BM25 with a dense retriever": [
+            cell(
+                agent={"prompt": "neutral", "queries": "words"},
+                retriever={**FUSED, "second": DENSE},
+            )
+        ],
         "queries by meaning for BM25": [cell(agent={"prompt": "neutral", "queries": "meaning"})],
         "a paper's prompt with two tools": [
             cell(agent=PI_SERINI),
@@ -121,6 +132,7 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
     },
     "power": {
         "50 questions": [cell(questions=50), cell("b", questions=50)],
+        "two questions": [cell(questions=2), cell("b", questions=2)],
         "50 questions of which one cell was run": [
             cell(questions=50, run=run(accuracy=STEADY[0][:50])),
             cell("b", questions=50),
@@ -171,6 +183,9 @@ NEAR_MISSES: dict[str, dict[str, list[ComposedCell]]] = {
     "prompt": {
         "a paper's prompt with its own retriever and tool": [cell(agent=PI_SERINI)],
         "words for BM25": [cell(agent={"prompt": "neutral", "queries": "words"})],
+        "words for BM25 twice": [
+            cell(agent={"prompt": "neutral", "queries": "words"}, retriever=FUSED)
+        ],
         "what fits each retriever": [
             cell(agent={"prompt": "neutral", "queries": "matched"}),
             cell("b", agent={"prompt": "neutral", "queries": "matched"}, retriever=DENSE),
