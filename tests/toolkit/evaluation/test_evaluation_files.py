@@ -110,6 +110,9 @@ def test_a_run_is_read_as_it_was_evaluated(tmp_path):
     assert loaded.manifest == folder.manifest()
     verdicts = json.loads((folder.path / "evaluation" / "verdicts.json").read_text())
     assert [row["correct"] for row in verdicts] == [True, False]
+    (folder.path / "evaluation" / "curves.json").write_text("{ }")
+    again = f"evaluate it again: soundingline evaluate {folder.path}"
+    refused(f"curves.json is damaged.*{again}", load_run, folder.path)
 
 
 def test_run_trec_evaluates_to_the_metrics(tmp_path):
@@ -156,6 +159,8 @@ def test_a_ranking_without_an_agent_is_evaluated_too(tmp_path):
     assert loaded.metrics == {"RR": 0.75}
     assert loaded.per_question == {"RR": {"1": 1.0, "2": 0.5}}
     assert loaded.funnel == {} and loaded.curves == {}
+    (folder.path / "evaluation" / "curves.json").write_text("{ }")
+    refused("curves.json is damaged.*run the command that made it again", load_run, folder.path)
 
 
 def test_two_runs_are_compared_from_their_folders(tmp_path):
