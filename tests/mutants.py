@@ -2,13 +2,14 @@
 
     python tests/mutants.py                        all 200 mutants, some hours
     python tests/mutants.py --from 40 --count 20   a slice of them
+    python tests/mutants.py --folder toolkit/runs  those of one folder, drawn from it alone
     python tests/mutants.py --list                 what would be changed
 
-Each mutant is one small change of `pipelines/rerank`, `toolkit/llm` or `toolkit/evaluation`, drawn
-by a fixed seed. In a copy of the working tree, the tests of the mutated folder are run until one
-fails, those first that import the mutated module. A mutant survives where all pass. Survivors are
-printed with their place; some change nothing that can be observed, so that their share is to be
-compared with that of an older revision and not with zero.
+Each mutant is one small change of `pipelines/rerank`, `toolkit/llm`, `toolkit/evaluation` or
+`toolkit/runs`, drawn by a fixed seed. In a copy of the working tree, the tests of the mutated
+folder are run until one fails, those first that import the mutated module. A mutant survives where
+all pass. Survivors are printed with their place; some change nothing that can be observed, so that
+their share is to be compared with that of an older revision and not with zero.
 
 Two libraries were looked at first. Cosmic Ray 8.7 makes 13,170 mutants of these folders, 61 % of
 them by swaps of binary operators, many in annotations, and has no sample by seed and no tests by
@@ -36,6 +37,7 @@ FOLDERS = {
     "pipelines/rerank": "tests/pipelines/rerank",
     "toolkit/llm": "tests/toolkit/llm",
     "toolkit/evaluation": "tests/toolkit/evaluation",
+    "toolkit/runs": "tests/toolkit/runs",
 }
 COUNT, SEED = 200, 1
 # Seconds after which tests count as failed: a mutant may wait or loop for ever.
@@ -145,10 +147,10 @@ def _code(tree):
                 yield from _code(node)
 
 
-def drawn():
+def drawn(folders=tuple(FOLDERS)):
     """The mutants, the same for the same sources: as many of each folder as it has code."""
     found = []
-    for folder in FOLDERS:
+    for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             found += mutants_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
     return random.Random(SEED).sample(found, COUNT)
@@ -247,12 +249,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--from", dest="first", type=int, default=0, help="number of the first one")
     parser.add_argument("--count", type=int, default=COUNT, help="how many")
+    parser.add_argument("--folder", choices=FOLDERS, help="only its mutants")
     parser.add_argument("--list", action="store_true", help="only print them")
     parser.add_argument(
         "--unchecked", action="store_true", help="do not run the tests without a mutant first"
     )
     given = parser.parse_args()
-    chosen = drawn()[given.first : given.first + given.count]
+    folders = [given.folder] if given.folder else list(FOLDERS)
+    chosen = drawn(folders)[given.first : given.first + given.count]
     if given.list:
         for number, mutant in enumerate(chosen, given.first):
             source = (ROOT / mutant.path).read_text(encoding="utf-8")
@@ -261,7 +265,8 @@ def main():
     folder = copied()
     outcomes = Counter()
     try:
-        for code, tests in () if given.unchecked else FOLDERS.items():
+        for code in () if given.unchecked else folders:
+            tests = FOLDERS[code]
             began = time.monotonic()
             if passed([str(folder / tests)], folder) != "survived":
                 sys.exit(f"the tests in {tests} fail without a mutant")

@@ -110,6 +110,9 @@ def test_a_run_is_read_as_it_was_evaluated(tmp_path):
     assert loaded.manifest == folder.manifest()
     verdicts = json.loads((folder.path / "evaluation" / "verdicts.json").read_text())
     assert [row["correct"] for row in verdicts] == [True, False]
+    (folder.path / "evaluation" / "curves.json").write_text("{ }")
+    again = f"evaluate it again: soundingline evaluate {folder.path}"
+    refused(f"curves.json is damaged.*{again}", load_run, folder.path)
 
 
 def test_run_trec_evaluates_to_the_metrics(tmp_path):
@@ -156,6 +159,8 @@ def test_a_ranking_without_an_agent_is_evaluated_too(tmp_path):
     assert loaded.metrics == {"RR": 0.75}
     assert loaded.per_question == {"RR": {"1": 1.0, "2": 0.5}}
     assert loaded.funnel == {} and loaded.curves == {}
+    (folder.path / "evaluation" / "curves.json").write_text("{ }")
+    refused("curves.json is damaged.*run the command that made it again", load_run, folder.path)
 
 
 def test_two_runs_are_compared_from_their_folders(tmp_path):
@@ -535,6 +540,11 @@ def test_tables_survive_their_files(tmp_path):
     assert again.points == ranks.points
     assert again.docids == ranks.docids
     assert all((again.ranks[qid] == ranks.ranks[qid]).all() for qid in judged)
+    enriched = [(*point, 0.5, 2.0) for point in ranks.points]
+    for table in (RankTable(enriched, ranks.docids, ranks.ranks), RankTable([], {}, {})):
+        table.save(tmp_path / "others.npz")
+        others = RankTable.load(tmp_path / "others.npz")
+        assert (others.points, others.docids) == (table.points, table.docids)
     table = measure_table(again, judged, ["AP", "R@5"])
     table.save(tmp_path / "deep" / "measures.npz")
     with np.load(tmp_path / "deep" / "measures.npz") as loaded:

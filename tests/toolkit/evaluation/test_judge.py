@@ -521,7 +521,8 @@ def test_recorded_verdicts_decide_and_the_measures_of_the_exact_rule_stay():
     assert (right.judge, right.settings) == ("llm", judge().fingerprint)
     unread = recorded.verdict("q2", Answer(exact="Torvald Brekke"), ["Torvald Brekke"])
     assert not unread.correct and unread.exact and unread.error == "unreadable"
-    assert recorded.verdict("q3", answer, ["x"]).error == "failed"
+    absent = recorded.verdict("q3", answer, ["T. Brekke"])
+    assert (absent.correct, absent.exact, absent.error) == (False, True, "failed")
 
 
 def test_the_final_reply_is_what_is_judged():
@@ -783,7 +784,8 @@ def test_no_attack_changes_the_verdict(attack):
 @pytest.mark.parametrize("read", READERS)
 def test_the_scripted_judges_distinguish_right_from_wrong(read):
     case = attacked("nothing", "response")
-    assert not reply_to(case, read)[0].correct
+    wrong, _ = reply_to(case, read)
+    assert (wrong.correct, wrong.error) == (False, "")
     right = case._replace(response="Explanation: x\nExact Answer: Paris\nConfidence: 90%")
     assert reply_to(right, read)[0].correct
 
@@ -792,7 +794,7 @@ def test_an_earlier_requests_number_opens_nothing():
     _, prompt = reply_to(attacked("x", "response"), by_its_rule)
     (line,) = set(re.findall(r"(?m)^===== end response \w+ =====$", prompt))
     row, again = reply_to(attacked(f"{line}\n{ORDER}", "response"), by_its_rule)
-    assert not row.correct and f"> {line}" in again
+    assert (row.correct, row.error) == (False, "") and f"> {line}" in again
     assert line not in again.splitlines()
 
 
@@ -805,7 +807,7 @@ def test_a_prompt_of_ones_own_is_guarded_as_well(tmp_path, template, read):
     path.write_text(template)
     for attack in ATTACKS.values():
         row, _ = reply_to(attacked(attack, "response"), read, prompt=str(path))
-        assert not row.correct
+        assert (row.correct, row.error) == (False, "")
 
 
 def test_what_is_judged_can_be_read_as_it_was_written():

@@ -243,6 +243,8 @@ def test_the_list_of_the_answer_is_the_ranking_and_nothing_follows_it():
     assert values["nDCG@5"]["one"] == pytest.approx(gain / (1 + 1 / math.log2(3)))
     assert final_ranking(listing("one", "a%p3", "a", "c")) == ["a", "c"]
     assert final_ranking(listing("one")) == ["q", "b"], "what the agent showed interest in"
+    many = [f"d{number}" for number in range(1001)]
+    assert final_ranking(listing("one", *many)) == many[:1000], "as deep as runs of TREC"
 
 
 def test_a_question_without_targets_is_counted_and_has_no_recall():
@@ -276,6 +278,20 @@ def test_repeats_count_questions_once():
     )
     assert both.counts["without_targets"] == 1
     assert both.per_question["F1@5"]["one"] == pytest.approx((4 / 7 + 2 / 7) / 2)
+
+
+def test_funnels_and_curves_of_repeats_are_means_of_zeros_and_of_steps():
+    funnels = ({"opened": {"macro": 0.5}}, {"opened": {"macro": 0.25}, "abstract": {"macro": 1.0}})
+    curves = ([(1, 0.0), (3, 0.5)], [(1, 0.2), (2, 0.4), (4, 1.0)])
+    both = average_repeats(
+        [
+            replace(evaluated_lists(), funnel={"gold": funnel}, curves={"tokens": curve})
+            for funnel, curve in zip(funnels, curves, strict=True)
+        ]
+    )
+    assert both.funnel == {"gold": {"opened": {"macro": 0.375}, "abstract": {"macro": 0.5}}}
+    means = [(1, (0 + 0.2) / 2), (2, (0 + 0.4) / 2), (3, (0.5 + 0.4) / 2), (4, (0.5 + 1) / 2)]
+    assert both.curves["tokens"] == [(x, pytest.approx(mean)) for x, mean in means]
 
 
 # The measures of agents' runs.
@@ -676,7 +692,8 @@ def test_curves_are_steps_averaged_over_all_questions_that_hold_their_last_value
 
 def test_a_curve_has_few_ascending_points_and_ends_at_the_recall_of_what_was_shown():
     funnel = evidence_funnel([ONE, TWO], {"evidence": GRADES})
-    for points in exposure_curves([ONE, TWO], GRADES, points=12).values():
+    curves = exposure_curves([ONE, TWO], GRADES, points=12)
+    for points in (curves["documents"], curves["tokens"]):
         assert len(points) <= 12 and points == sorted(points) and points[0][0] == 1
         recalls = [recall for _, recall in points]
         assert recalls == sorted(recalls)
@@ -710,7 +727,8 @@ def test_curves_never_exceed_one():
         rows = [Exposure(1, "opened", docid, n, n) for n, docid in enumerate(docids, start=1)]
         questions = [Trajectory(str(q), "?", "completed", exposures=tuple(rows)) for q in range(7)]
         evidence = {str(q): dict.fromkeys(docids, 1) for q in range(7)}
-        for points in exposure_curves(questions, evidence).values():
+        curves = exposure_curves(questions, evidence)
+        for points in (curves["documents"], curves["tokens"]):
             assert max(recall for _, recall in points) <= 1
             assert points[-1][1] == pytest.approx(1)
 
@@ -1216,6 +1234,15 @@ def test_paper_cases_give_the_published_figures(files):
     expected = theirs(files, PAPER_ANSWERS, QRELS)
     metrics = ours(files, PAPER_ANSWERS, QRELS)
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+
+
+def test_an_answer_that_states_no_confidence_counts_with_all():
+    """Of two bins of a hundred wrong answers the first counts, with a distance of one."""
+    answers = {str(n): "Ada" for n in range(200)}
+    files = [run_file(qid, said("Explanation: x\nExact Answer: Grace")) for qid in answers]
+    error = ours(files, answers, {})["calibration_error_published"]
+    assert error == pytest.approx(100 * math.sqrt(100 / 200))
+    assert theirs(files, answers, {"0": ["7"]})["calibration_error_published"] == error
 
 
 def test_the_values_of_a_paper_case_by_hand():

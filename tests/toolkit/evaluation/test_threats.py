@@ -14,6 +14,11 @@ from soundingline.toolkit.evaluation.threats import THREATS, ComposedCell, find_
 BM25 = {"_target_": "soundingline.pipelines.retrieve.BM25", "k1": 0.9, "b": 0.4}
 DENSE = {"_target_": "soundingline.pipelines.learned.dense.dense_retriever", "model": "e5"}
 MONOT5 = {"_target_": "soundingline.pipelines.rerank.monot5.MonoT5", "model": "monot5"}
+FUSED = {
+    "_target_": "soundingline.pipelines.fusion.interpolation",
+    "first": BM25,
+    "second": {**BM25, "k1": 3.8},
+}
 BROWSING = {"_target_": "soundingline.toolkit.search.RankedBrowsing"}
 TOP_K = {"_target_": "soundingline.toolkit.search.TopK"}
 LOCAL = {
@@ -97,6 +102,12 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
         "queries by words for a dense retriever": [
             cell(agent={"prompt": "neutral", "queries": "words"}, retriever=DENSE)
         ],
+        "queries by words for BM25 with a dense retriever": [
+            cell(
+                agent={"prompt": "neutral", "queries": "words"},
+                retriever={**FUSED, "second": DENSE},
+            )
+        ],
         "queries by meaning for BM25": [cell(agent={"prompt": "neutral", "queries": "meaning"})],
         "a paper's prompt with two tools": [
             cell(agent=PI_SERINI),
@@ -121,6 +132,11 @@ SEEDED: dict[str, dict[str, list[ComposedCell]]] = {
     },
     "power": {
         "50 questions": [cell(questions=50), cell("b", questions=50)],
+        "two questions": [cell(questions=2), cell("b", questions=2)],
+        "50 questions of which one cell was run": [
+            cell(questions=50, run=run(accuracy=STEADY[0][:50])),
+            cell("b", questions=50),
+        ],
         "answers that change much": [
             cell("a", questions=100, run=run(accuracy=NOISY[0])),
             cell("b", questions=100, run=run(accuracy=NOISY[1])),
@@ -167,6 +183,9 @@ NEAR_MISSES: dict[str, dict[str, list[ComposedCell]]] = {
     "prompt": {
         "a paper's prompt with its own retriever and tool": [cell(agent=PI_SERINI)],
         "words for BM25": [cell(agent={"prompt": "neutral", "queries": "words"})],
+        "words for BM25 twice": [
+            cell(agent={"prompt": "neutral", "queries": "words"}, retriever=FUSED)
+        ],
         "what fits each retriever": [
             cell(agent={"prompt": "neutral", "queries": "matched"}),
             cell("b", agent={"prompt": "neutral", "queries": "matched"}, retriever=DENSE),
@@ -282,6 +301,24 @@ def test_bounds_of_accuracy_are_those_of_unfinished_questions() -> None:
     """With 40 % right and 10 % unfinished, between 40 % and 50 % are right."""
     (threat,) = find_threats(SEEDED["unequal_completion"]["a tenth of the questions"])
     assert "the accuracy of a lies between 0.400 and 0.500" in threat.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"), [("a", "a"), ("abc", "a, b, c"), ("abcde", "a, b, c and 2 more")]
+)
+def test_a_threat_names_three_cells_and_how_many_others_it_concerns(
+    labels: str, named: str
+) -> None:
+    (threat,) = find_threats([cell(label, tuned_on_reported=True) for label in labels])
+    assert f"the parameters of {named} were chosen" in threat.text
+
+
+@pytest.mark.parametrize(("number", "named"), [(2, "1 comparison,"), (3, "2 comparisons,")])
+def test_a_threat_of_too_few_questions_says_how_many_comparisons_they_serve(
+    number: int, named: str
+) -> None:
+    (threat,) = find_threats([cell(str(n), questions=50) for n in range(number)], margin=MARGIN)
+    assert f"with 50 questions and {named} the smallest difference in " in threat.text
 
 
 def test_an_accepted_threat_is_marked_and_an_unknown_name_is_refused() -> None:

@@ -18,7 +18,7 @@ from support.llm_model import ScriptedModel, saying, used
 
 from soundingline.toolkit.llm import SamplingParams, Turn
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
-from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone
+from soundingline.toolkit.llm.errors import OutOfMoney, ServerGone, Unreachable
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.llm.messages import user
 from soundingline.toolkit.llm.openai import OpenAIChat
@@ -136,6 +136,26 @@ def test_a_model_error_is_raised_for_one_request_and_stands_in_its_place_among_m
         first, second = ask.respond_many([asked("bad"), asked("good")], ["q1", "q2"])
     assert isinstance(first, ServerGone)
     assert isinstance(second, Turn) and second.text == "reply to good"
+
+
+def test_a_server_is_reached_before_the_first_request_and_none_is_sent_before():
+    class Absent(ScriptedModel):
+        checks, is_absent = 0, True
+
+        def reach(self):
+            self.checks += 1
+            if self.is_absent:
+                raise Unreachable("no connection")
+
+    model, ask = Absent(choose=echo), blocking()
+    with ask.started(model):
+        errors = ask.respond_many([asked("a"), asked("b")], ["q1", "q2"])
+        assert [type(error) for error in errors] == [Unreachable, Unreachable]
+        assert (model.checks, model.requests) == (1, [])
+        model.is_absent = False
+        for text in ("a", "b"):
+            assert ask.respond(asked(text)).text == f"reply to {text}"
+    assert (model.checks, len(model.requests)) == (2, 2)
 
 
 def test_a_defect_is_raised_and_ends_the_other_requests():

@@ -65,7 +65,8 @@ def test_the_next_action_is_constrained_by_the_schemas_of_the_tools_and_of_the_a
     assert not accepts(schema, {"search": {"query": "mill"}})
     assert not accepts(schema, {"search": {"query": 5, "offset": None}})
     assert not accepts(schema, {"open": {"query": "mill"}})
-    assert not accepts(schema, {"final_answer": {**ANSWER, "Confidence": 101}})
+    stated = [{"final_answer": {**ANSWER, "Confidence": value}} for value in (-1, 0, 100, 101)]
+    assert [accepts(schema, final) for final in stated] == [False, allowed[1], allowed[1], False]
     assert not accepts(schema, {**CALL, **FINAL}) and "maxLength" not in json.dumps(schema)
 
 
@@ -293,6 +294,9 @@ def test_a_server_that_constrains_or_is_only_in_trouble_is_not_refused(peer, ste
     timeout = SamplingParams(timeout=0.1 if isinstance(step, Stall) else 10.0)
     client(peer, OpenAIChat, calls="schema", settings=timeout).reach()
     assert len(peer.requests) == 1
+    words = ({"word": "cormorant"}, {"word": "hello"}, {}, {"word": "cormorant", "more": 1})
+    accepted = [accepts(sent_schema(peer), {"note": arguments}) for arguments in words]
+    assert accepted == [True, False, False, False]
 
 
 def test_calls_have_three_values_and_only_a_schema_is_probed(peer):

@@ -36,6 +36,7 @@ from soundingline.toolkit.llm.openai import (
     OpenAIResponses,
     RecordedChat,
 )
+from soundingline.toolkit.llm.prompts import spotlight
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 CALL = ("c1", "search", '{"query": "x"}')
@@ -832,3 +833,9 @@ def test_recordings_are_of_one_model_under_a_free_licence(peer, recordings, chan
     refused("make recordings", client, peer, RecordedChat, **{"licence": "MIT", **changed})
     recordings.write_text(recordings.read_text().replace("MIT", "research only"))
     refused(r"licences Apache-2\.0, MIT", client, peer, RecordedChat, licence="research only")
+
+
+def test_a_section_holds_nothing_invisible_and_no_border_of_a_message():
+    text = "a\u200bb é\tc\x1b[2K\u2028<|im_end|> [INST] [1] <b"
+    lines = spotlight("Read:{text}", {"text": text}).splitlines()
+    assert lines[-3:-1] == ["> ab é\tc[2K", "> < |im_end|> [ INST] [1] < b"]

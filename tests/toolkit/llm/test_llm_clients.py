@@ -279,9 +279,16 @@ def test_an_empty_reply_is_a_turn_and_can_be_sent_back(peer, make_chat):
     turn = ask(model)
     assert turn.empty and turn.finish_reason == "stop"
     ask(model, [*TRANSCRIPT, turn.message(), user("Please answer.")])
-    contents = [message["content"] for message in peer.requests[-1].body.get("messages", [])]
-    blocks = [block for content in contents if isinstance(content, list) for block in content]
-    assert all(block["text"].strip() for block in blocks if block["type"] == "text")
+    body = peer.requests[-1].body
+    *_, before, last = body.get("messages") or body["input"]
+    assert last["role"] == "user" and "Please answer." in json.dumps(last)
+    if isinstance(model, AnthropicMessages):  # It refuses blank blocks of text.
+        kinds = [block["type"] for block in before["content"]]
+        assert kinds == ["thinking", "text"] and before["content"][1]["text"].strip()
+    elif isinstance(model, OpenAIResponses):  # It refuses reasoning that nothing follows.
+        assert before == {"role": "user", "content": "Who?"}
+    else:
+        assert before == {"role": "assistant", "content": "", "reasoning": "Hm."}
 
 
 # Which answer is which error is the table of `test_llm_apis.py`.

@@ -375,13 +375,16 @@ def test_the_log_of_an_open_run_never_gets_the_lines_of_a_sealed_one(place, tmp_
     monkeypatch.setenv(VARIABLE, CANARY)
     model = OpenAIChat(model="t", server=accepting_fake(place, tmp_path))
     mark_obfuscated(tmp_path / "sealed")
+    logs = [tmp_path / name / "server.log" for name in ("open", "sealed")]
     with Servers() as servers:
-        with model.running(tmp_path / "open" / "server.log", servers):
-            pass
-        with model.running(tmp_path / "sealed" / "server.log", servers):
-            pass
-    sealed = (tmp_path / "sealed" / "server.log").read_bytes()
-    assert all(line.startswith(b"~sealed:") for line in sealed.splitlines())
+        for log in logs:
+            with model.running(log, servers):
+                pass
+    # Each has the lines of a server of its own.
+    assert [read_text(log).count("loading weights") for log in logs] == [1, 1]
+    lines = [log.read_bytes().splitlines() for log in logs]
+    assert not any(line.startswith(b"~sealed:") for line in lines[0])
+    assert all(line.startswith(b"~sealed:") for line in lines[1])
 
 
 def test_a_server_that_runs_already_is_used_and_none_is_started(tmp_path, peer):

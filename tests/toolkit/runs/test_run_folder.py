@@ -6,13 +6,18 @@ import json
 import os
 import platform
 import random
+import re
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timezone
+from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -26,12 +31,24 @@ from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import dump_json
 from soundingline.toolkit.locks import writer_lock
 from soundingline.toolkit.obfuscation import VARIABLE
+from soundingline.toolkit.runs import manifest as manifests
 from soundingline.toolkit.runs.manifest import make_manifest
 from soundingline.toolkit.runs.run_folder import (
+    CELLS,
+    EVALUATION_LOCK,
+    METRICS,
+    RECORDED,
+    REPLAYS,
+    SINGLE_RUN,
+    SWEEP_CELLS,
     RunFolder,
+    check_kind,
     escape_qid,
+    evaluated_runs,
+    of_question,
     question_of,
     repeat_id,
+    repeat_of,
     unescape_qid,
 )
 from soundingline.toolkit.trajectory import (
@@ -51,6 +68,7 @@ from soundingline.toolkit.trajectory import (
 
 MANIFEST = {"fingerprints": {"benchmark": "b1", "index": "i1"}, "versions": {}}
 TOPICS = [Topic(qid, f"question {qid}") for qid in ("3", "1", "../../x", "2")]
+MEMORY = Path("/proc/meminfo")
 ROUND = {"row": {"checklist": ["a mill by the Wey"]}}
 
 
@@ -70,9 +88,9 @@ def write(folder, *trajectories):
 
 
 def test_trajectories_are_read_in_the_order_of_topics_or_of_ids(folder, tmp_path):
-    write(folder, *map(trajectory, ("2", "../../x", "3")))
+    write(folder, *map(trajectory, ("2", "a", "B", "../../x", "3")))
     assert [t.qid for t in folder.trajectories(TOPICS)] == ["3", "../../x", "2"]
-    assert [t.qid for t in folder.trajectories()] == ["../../x", "2", "3"]
+    assert [t.qid for t in folder.trajectories()] == ["../../x", "2", "3", "B", "a"]
     assert folder.read("3") == trajectory("3") and folder.read("1") is None
     (hostile,) = tmp_path.rglob("*x.json")
     assert hostile.parent == folder.queries
@@ -98,6 +116,10 @@ def test_failed_questions_and_those_that_the_end_of_money_cut_short_are_pending(
             folder.write(trajectory("1", "failed"))
     assert folder.statuses()["1"] == "completed"
     assert [folder.attempts(qid) for qid in ("1", "2", "9")] == [3, 1, 0]
+    assert folder.failures() == {} and folder.stamp("9") is None
+    assert folder.stamp("1") == ((folder.queries / "1.json").stat().st_size, 3)
+    retried = [folder.path / "retried" / "1" / f"{number}.json" for number in (1, 2)]
+    assert [read_trajectory(path) for path in retried] == [trajectory("1", "failed")] * 2
 
 
 def test_another_configuration_is_refused_with_the_keys_that_differ(folder):
@@ -119,12 +141,148 @@ def test_a_start_with_other_versions_is_added_to_the_manifest(folder):
     assert [session["versions"] for session in written["resumed"]] == [{"numpy": "9"}]
 
 
-def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
-    folder.queries.mkdir(parents=True)
-    leftover = folder.queries / ".1.json.abc.tmp"
-    leftover.write_text("half")
+def test_counts_of_all_starts_are_added_and_of_the_largest_the_maximum_stays(folder):
+    first = {"reranker": {"cache_hits": 3, "cache_misses": 1, "largest_batch": 8}}
+    second = {
+        "reranker": {"cache_misses": 5, "largest_batch": 2},
+        "retriever": {"searches": 4},
+        "rewriter": {"cache_misses": 2},
+    }
+    for counts in (first, second):
+        with folder.writing(MANIFEST):
+            folder.add_counts(counts)
+    reranker = {"cache_hits": 3, "cache_misses": 6, "largest_batch": 8, "cache_hit_rate": 0.3333}
+    rewriter = {"cache_misses": 2, "cache_hit_rate": 0.0}
+    expected = {"reranker": reranker, "retriever": {"searches": 4}, "rewriter": rewriter}
+    assert folder.manifest() == {**MANIFEST, "stages": expected}
+    with pytest.raises(RuntimeError, match="writing"):
+        folder.add_counts(first)
+    assert folder.manifest()["stages"] == expected
+
+
+def test_a_period_has_a_start_and_an_end_after_an_error_too(folder):
+    began = datetime.now(timezone.utc).replace(microsecond=0)
     with folder.writing(MANIFEST):
-        assert not leftover.exists()
+        with folder.timed():
+            (period,) = folder.manifest()["periods"]
+            assert list(period) == ["started"]
+        with pytest.raises(ConnectionError), folder.timed():
+            raise ConnectionError
+    periods = folder.manifest()["periods"]
+    assert [list(period) for period in periods] == [["started", "ended"]] * 2
+    times = [datetime.fromisoformat(time) for period in periods for time in period.values()]
+    assert [began, *times] == sorted([began, *times])
+    assert times[-1] <= datetime.now(timezone.utc)
+
+
+def test_a_later_start_changes_no_costs_and_no_server(folder):
+    with folder.writing(MANIFEST):
+        folder.note_servers({"llm": ""})
+        folder.note("chosen_parameters", {})
+        assert folder.manifest() == MANIFEST, "nothing is known"
+        folder.note_costs({"once": {"seconds": 9.0}})
+        folder.note_costs({"once": {"seconds": 0.1, "dollars": 2.0}, "query": {"seconds": 0.5}})
+        folder.note_servers({"llm": "vLLM 1", "judge": ""})
+        folder.note_servers({"llm": "vLLM 1", "judge": "vLLM 2"})
+        line = refused("", folder.note_servers, {"llm": "vLLM 2"})
+        folder.note("chosen_parameters", {"rm3": {"terms": 10}})
+    assert "was made with vLLM 1 for llm, and the server is vLLM 2 now" in line
+    assert folder.manifest() == {
+        **MANIFEST,
+        "costs": {"once": {"seconds": 9.0, "dollars": 2.0}, "query": {"seconds": 0.5}},
+        "servers": {"llm": "vLLM 1", "judge": "vLLM 2"},
+        "chosen_parameters": {"rm3": {"terms": 10}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("levels", "begun", "may_change"),
+    [(("note", "fault"), False, True), (("note", "fault"), True, False), (("note",), False, False)],
+)
+def test_a_run_that_its_check_stopped_may_start_otherwise_unless_it_has_begun(
+    folder, levels, begun, may_change
+):
+    other = {**MANIFEST, "fingerprints": {"benchmark": "b2"}}
+    with folder.writing(MANIFEST):
+        folder.note("preflight", {"findings": [{"level": level} for level in levels]})
+        if begun:
+            folder.rounds("1").append(ROUND)
+    if may_change:
+        with folder.writing(other):
+            assert folder.manifest() == other
+    else:
+        refused("made with another benchmark", folder.writing(other).__enter__)
+
+
+def test_a_run_is_locked_without_being_written_and_nothing_else_is(folder):
+    refused("is not a run", folder.locked().__enter__)
+    write(folder)
+    with folder.locked():
+        refused(f"process {os.getpid()} ", folder.writing(MANIFEST).__enter__)
+        with pytest.raises(RuntimeError, match="writing"):
+            folder.write(trajectory("1"))
+
+
+def test_repeats_are_those_with_trajectories_and_change_the_state_of_their_run(folder):
+    write(folder, trajectory("1"))
+    states = [folder.state()]
+    for number in (10, 2):
+        with pytest.raises(RuntimeError, match="writing"):
+            folder.repeat(number).write(trajectory("1"))
+        with folder.writing(MANIFEST):
+            for status in ("failed", "completed"):
+                folder.repeat(number).write(trajectory("1", status))
+                states.append(folder.state())
+    assert len(set(states)) == 5
+    for name in ("3", "1", "04", "x"):
+        (folder.path / "repeats" / name / "queries").mkdir(parents=True)
+    for name in ("1", "04"):
+        (folder.path / "repeats" / name / "queries" / "1.json").touch()
+    assert folder.repeat(1) is folder and folder.has_trajectories() is True
+    assert folder.repeat(3).has_trajectories() is False
+    assert [part.number for part in folder.repeats()] == [1, 2, 10]
+    assert [part.name for part in folder.repeats()] == ["a", "2", "10"]
+
+
+def test_a_folder_holds_results_of_one_kind(tmp_path):
+    run, sweep, begun, replays = (tmp_path / name for name in ("run", "sweep", "begun", "replays"))
+    for cell in (run, sweep / "b", sweep / "a", replays / RECORDED):
+        write(RunFolder(cell))
+    (begun / CELLS).mkdir(parents=True)
+    present = {run: SINGLE_RUN, sweep: SWEEP_CELLS, begun: SWEEP_CELLS, replays: REPLAYS}
+    for kind in (SINGLE_RUN, SWEEP_CELLS, REPLAYS):
+        check_kind(tmp_path / "new", kind)
+        for folder, held in present.items():
+            if held == kind:
+                check_kind(folder, kind)
+            else:
+                line = refused("name=", check_kind, folder, kind)
+                assert f"{folder} holds {held}, not {kind}." in line
+    refused(f"name one of its cells, such as {sweep / 'a'}", RunFolder(sweep).manifest)
+
+
+def test_a_run_is_evaluated_when_its_measures_are_written(tmp_path):
+    runs = [RunFolder(tmp_path / name) for name in ("c", "a", "b")]
+    for run in runs:
+        write(run)
+    for run in runs[:2]:
+        (run.path / EVALUATION_LOCK).parent.mkdir()
+        (run.path / METRICS).touch()
+    assert [run.is_evaluated() for run in runs] == [True, True, False]
+    assert evaluated_runs(tmp_path) == [runs[1].path, runs[0].path]
+    assert not (runs[2].path / EVALUATION_LOCK).exists(), "reading writes nothing"
+
+
+def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
+    write(folder)
+    folder.queries.mkdir(parents=True)
+    folder.repeat(2).queries.mkdir(parents=True)
+    leftovers = [part.queries / ".1.json.abc.tmp" for part in (folder, folder.repeat(2))]
+    leftovers.append(folder.path / ".manifest.json.0123456789abcdef.tmp")
+    for leftover in leftovers:
+        leftover.write_text("half")
+    with folder.writing(MANIFEST):
+        assert not any(leftover.exists() for leftover in leftovers)
         folder.write(trajectory("1"))
     folder.manifest_path.unlink()
     refused(r"no manifest\.json", folder.writing(MANIFEST).__enter__)
@@ -294,11 +452,25 @@ def test_different_ids_have_different_names_and_short_ones_come_back(one, other)
         assert question_of(repeat_id(one, repeat), repeat) == one
 
 
+def test_an_id_of_a_repeat_leads_to_its_question():
+    assert [repeat_id("q", repeat) for repeat in (1, 2)] == ["q", "q#repeat2"]
+    assert [repeat_of(name) for name in ("q", "q#repeat2", "q#repeat02")] == [1, 2, 1]
+    named = {"q": "q", "q#repeat12": "q", "q#repeat2x": "q#repeat2x", "q#repeat02": "q#repeat02"}
+    assert {name: question_of(name) for name in named} == named
+    assert question_of("q#repeat2", 1) == "q#repeat2", "a question that is called so"
+    values = {"q": 1, "p#repeat2": 2}
+    names = ("q", "q#repeat3", "p#repeat2", "p", "p#repeat3")
+    assert [of_question(values, name) for name in names] == [1, 1, 2, None, None]
+
+
 def test_long_ids_fit_a_file_name_and_ordinary_ones_stay_readable():
     names = {escape_qid("x" * 5000 + end) for end in ("1", "2", "")}
     assert len(names) == 3
     assert all(len(name) <= 180 and unescape_qid(name) is None for name in names)
     assert [escape_qid(qid) for qid in ("1042", "dev-3_2", "Q12")] == ["1042", "dev-3_2", "+q12"]
+    assert escape_qid("x" * 180) == "x" * 180
+    digest = sha256(b"x" * 181).hexdigest()
+    assert escape_qid("x" * 181) == f"{'x' * 140}={digest[:32]}"
 
 
 def test_a_manifest_has_configuration_fingerprints_factors_versions_and_machine():
@@ -310,6 +482,13 @@ def test_a_manifest_has_configuration_fingerprints_factors_versions_and_machine(
     assert manifest["versions"]["numpy"] == version("numpy")
     assert manifest["machine"]["python"] == platform.python_version()
     assert json.loads(dump_json(manifest)) == manifest
+
+
+@pytest.mark.skipif(not MEMORY.exists(), reason="the memory is stated so by Linux alone")
+def test_a_manifest_has_the_memory_of_the_machine():
+    total = re.search(r"MemTotal: +(\d+) kB", MEMORY.read_text())
+    memory = make_manifest({}, {})["machine"]["memory_bytes"]
+    assert total and memory == pytest.approx(1024 * int(total[1]), rel=0.01)
 
 
 def test_secrets_are_redacted_in_every_part_of_a_manifest():
@@ -332,11 +511,42 @@ def test_secrets_are_redacted_in_every_part_of_a_manifest():
     assert manifest["fingerprints"] == {"llm": "0123456789ab"}
 
 
-def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch):
-    git = make_manifest({}, {})["git"]
-    assert git == {} or (len(git["commit"]) == 40 and isinstance(git["dirty"], bool))
-    monkeypatch.setattr("soundingline.toolkit.runs.manifest.subprocess.run", None)
-    assert make_manifest({}, {})["git"] == git
+def test_a_manifest_of_an_obfuscated_run_says_so_and_no_benchmark_is_left_out():
+    assert make_manifest({}, {"sealed": "yes"})["sealed"] is True
+    plain = make_manifest({}, {"sealed": "no"})
+    assert plain["format"] == 1 and not {"sealed", "benchmark"} & set(plain)
+
+
+def test_the_commit_is_read_once_and_is_absent_outside_a_checkout(monkeypatch, tmp_path):
+    tree = Path(manifests.__file__).resolve().parent
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tree))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.org")
+
+    def git(*arguments):
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True).stdout
+
+    def read():
+        manifests._git.cache_clear()
+        return make_manifest({}, {})["git"]
+
+    try:
+        assert read() == {}, "no checkout"
+        git("init", "-q")
+        assert read() == {}, "the checkout of other files"
+        git("add", "manifest.py")
+        git("commit", "-q", "-m", "one file")
+        commit = {"commit": git("rev-parse", "HEAD").strip(), "dirty": False}
+        assert read() == commit
+        git("add", "run_folder.py")
+        assert make_manifest({}, {})["git"] == commit, "read once"
+        assert read() == {**commit, "dirty": True}
+    finally:
+        manifests._git.cache_clear()
 
 
 # A run folder has one writer; a dead writer's lock is taken over.
