@@ -456,7 +456,7 @@ def test_comparisons_and_runs_are_frames_and_tables():
     assert "Simulated reader in 1 of 2 runs: it" in compare([run, read], [])._repr_html_()
     assert "Simulated reader" not in read._repr_html_()
     assert "Simulated reader" not in replace(run, metrics={"AP": 0.51234})._repr_html_()
-    assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25>"
+    assert repr(run) == "<EvaluatedRun <b>: AP 0.5123, ECE 0.25, accuracy 0.5>"
 
 
 @pytest.mark.parametrize(
