@@ -106,7 +106,6 @@ def compare(
     baseline: str | None = None,
     *,
     test: str = "randomisation",
-    interval: str = "percentile",
     family: str = "measure",
     margin: float | None = None,
     resamples: int = 9999,
@@ -127,7 +126,7 @@ def compare(
         margin: the smallest difference on the first of the measures that matters; a difference
             that is significantly smaller is `equivalent` (`PairedComparison.conclusion`). None:
             equivalence is not tested, nor is it for bounds.
-        test, interval, resamples, seed: see `statistics.paired_test`. Each comparison starts from
+        test, resamples, seed: see `statistics.paired_test`. Each comparison starts from
             the same seed, so that another run does not change the others' intervals.
 
     Returns:
@@ -151,7 +150,6 @@ def compare(
             )
     if measures is None:
         measures = [name for name in TESTED if all(name in run.per_question for run in runs)]
-    options = {"test": test, "interval": interval, "resamples": resamples, "seed": seed}
     bounds = bounds_among(runs, baseline)
     rows: list[tuple[str, str, str, Paired]] = []
     families: dict[tuple[str, bool], list[int]] = {}
@@ -161,7 +159,9 @@ def compare(
             tested_margin = margin if measure == measures[0] and not of_bound else None
             row = paired_test(
                 *_shared_values(a, b, measure),
-                **options,  # type: ignore[arg-type]
+                test=test,
+                resamples=resamples,
+                seed=seed,
                 margin=tested_margin,
             )
             key = (measure if family == "measure" else "", of_bound)

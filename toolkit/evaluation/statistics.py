@@ -21,7 +21,6 @@ from soundingline.toolkit.errors import InputError
 
 Values = NDArray[np.float64]
 TESTS = ("randomisation", "t")
-INTERVALS = ("percentile", "BCa")
 # Values whose difference is below this share of the larger one differ only by rounding. A measure
 # is a sum or mean of at most a few thousand terms, each rounded to 1e-16, so its error stays below
 # 1e-12. Real differences of a measure on one question are far larger: the smallest step of AP over
@@ -71,19 +70,18 @@ def paired_test(
     b: Mapping[str, float],
     *,
     test: str = "randomisation",
-    interval: str = "percentile",
     resamples: int = 9999,
     seed: int = 0,
     margin: float | None = None,
 ) -> Paired:
-    """Compare two systems over the same questions. The order of the questions has no influence.
+    """Compare two systems over the same questions, whose order has no influence. The interval is
+    the 95 % percentile bootstrap interval over questions.
 
     Args:
         a, b: the value of each question, by its id.
         test: `randomisation` flips the signs of the differences (Smucker, Allan and Carterette,
             2007; exact if there are at most `resamples` assignments of signs to the differences
             that are not 0); `t` is Student's paired t-test.
-        interval: the 95 % bootstrap interval over questions, `percentile` or `BCa`.
         resamples, seed: of the randomisation test and of the bootstrap.
         margin: the smallest difference that matters, in the unit of the values. None: equivalence
             is not tested.
@@ -99,8 +97,6 @@ def paired_test(
     """
     if test not in TESTS:
         raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
-    if interval not in INTERVALS:
-        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
     if margin is not None and not margin > 0:
         raise InputError(f"the margin is {margin}", valid="a difference above 0, or none")
     shared = len(a.keys() & b.keys())
@@ -123,9 +119,7 @@ def paired_test(
             do="evaluate both sides again",
         )
     differences, errors = paired_differences(first, second)
-    (result,) = _tests_of_means(
-        differences[:, None], errors[:, None], test, interval, resamples, seed
-    )
+    (result,) = _tests_of_means(differences[:, None], errors[:, None], test, resamples, seed)
     needed = questions_needed(differences) if result.mean else None
     return Paired(
         mean_a=float(first.mean()),
@@ -155,12 +149,7 @@ class _TestOfMean(NamedTuple):
 
 
 def _tests_of_means(
-    values: Values,
-    errors: Values,
-    test: str,
-    interval: str,
-    resamples: int,
-    seed: int,
+    values: Values, errors: Values, test: str, resamples: int, seed: int
 ) -> list[_TestOfMean]:
     """Test each column of `values` [questions, columns], whose rounding errors are `errors` of the
     same shape. Columns share the sampled questions, and have the results that each has alone."""
@@ -178,12 +167,7 @@ def _tests_of_means(
     spread = np.flatnonzero(~_is_constant(values, errors))
     if len(spread):
         low[spread], high[spread] = _bootstrap(
-            values[:, spread],
-            errors[:, spread],
-            means[spread],
-            interval,
-            resamples,
-            seed,
+            values[:, spread], errors[:, spread], means[spread], resamples, seed
         )
     return [_TestOfMean(*map(float, row)) for row in zip(means, low, high, p, strict=True)]
 
@@ -277,36 +261,24 @@ def _randomisation(
 
 
 def _bootstrap(
-    differences: Values,
-    errors: Values,
-    means: Values,
-    method: Any,
-    resamples: int,
-    seed: int,
+    differences: Values, errors: Values, means: Values, resamples: int, seed: int
 ) -> tuple[Values, Values]:
     """The 95 % intervals of the means of the columns of [questions, columns]."""
     from scipy import stats
 
-    error = errors.mean(axis=0)[:, None]
-
-    def mean_without_error(values: Values, axis: int = -1) -> Any:
-        # BCa counts how many means are below the observed one, which is 0 here, and how many are
-        # equal to it.
-        averages = np.mean(values, axis=axis)
-        limits = error if averages.ndim > 1 else error[:, 0]
-        return np.where(np.abs(averages) <= limits, 0.0, averages)
-
-    result = stats.bootstrap(
+    bounds = stats.bootstrap(
         ((differences - means).T,),
-        mean_without_error,
+        np.mean,
         confidence_level=0.95,
         n_resamples=resamples,
         batch=max(1, _BATCH_NUMBERS // differences.size),
-        method=method,
+        method="percentile",
         axis=-1,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return np.asarray(result.low) + means, np.asarray(result.high) + means
+    error = errors.mean(axis=0)
+    low, high = (np.where(np.abs(bound) <= error, 0.0, bound) + means for bound in bounds)
+    return low, high
 
 
 def questions_needed(
@@ -686,9 +658,9 @@ def factorial_effects(
     errors = ROUNDING * np.abs(table).max(axis=1, keepdims=True) * np.abs(contrasts).sum(axis=0)
     by_question = table @ contrasts
     by_question[np.abs(by_question) <= errors] = 0.0
-    tested = _tests_of_means(by_question, errors, test, "percentile", resamples, seed=0)
+    tested = _tests_of_means(by_question, errors, test, resamples, seed=0)
     return [
-        Effect(factors, chosen, row.mean, row.low, row.high, row.p)
+        Effect(factors, chosen, *row)
         for (factors, chosen), row in zip(effects, tested, strict=True)
     ]
 
