@@ -844,7 +844,7 @@ def test_the_terms_of_random_cells_sum_to_the_difference_in_accuracy():
     for _ in range(cases(10_000, 300)):
         qids = [str(n) for n in range(int(generator.integers(1, 12)))]
         records = [random_cell(generator, len(qids)) for _ in range(2)]
-        cells = [step_measures(each, qids) for each in records]
+        cells = [step_measures(each) for each in records]
         accuracy = [
             np.mean([record.right and not record.failed for record in each.values()])
             for each in records
@@ -873,7 +873,7 @@ def cell(**chances):
         str(n): StepRecord(*(n < number for number in numbers[:4]), n < numbers[4])
         for n in range(20)
     }
-    return step_measures(records, list(records))
+    return step_measures(records)
 
 
 def test_a_change_of_one_conditional_share_is_the_term_of_that_step_alone():
