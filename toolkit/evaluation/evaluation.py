@@ -415,7 +415,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
 
 
 def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
-    manifest, written, summary = folder.manifest(), _written(folder), _read_summary(folder)
+    manifest, summary = folder.manifest(), _read_summary(folder)
     if summary["trajectories"] != folder.state():
         raise InputError(
             f"the evaluation of {folder.path} is not of the trajectories that are there now",
@@ -425,7 +425,7 @@ def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
     several, redacted = summary["counts"].get("repeats", 1) > 1, redact(manifest)
     files = {field: _read(folder, file, kind, summary) for file, (field, kind) in _FILES.items()}
     files["curves"] = {unit: [(x, y) for x, y in curve] for unit, curve in files["curves"].items()}
-    run = EvaluatedRun(
+    return EvaluatedRun(
         name=name or folder.name,
         factors=redacted.get("factors", {}),
         manifest=redacted,
@@ -437,12 +437,6 @@ def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
         judges=_read_judges(folder, summary),
         **files,
     )
-    if _written(folder) != written:  # A file system without locks does not make the writer wait.
-        raise InputError(
-            f"the run {folder.path} was evaluated anew while its evaluation was read",
-            do="run the same command again",
-        )
-    return run
 
 
 def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
@@ -461,30 +455,24 @@ def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
 
 def read_rankings(folder: RunFolder) -> str:
     """The rankings that were evaluated, as a TREC run; `InputError` without a sound file."""
-    _written(folder)
-    path = folder.path / RANKINGS
+    summary, path = _read_summary(folder), folder.path / RANKINGS
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}", do=_evaluate_again(folder)) from error
-    _check_hash(folder, RANKINGS, text, _read_summary(folder))
+    _check_hash(folder, RANKINGS, text, summary)
     return text
 
 
-def _written(folder: RunFolder) -> tuple[int, int]:
-    """What distinguishes one writing of `metrics.json` from another. `InputError` if it is absent:
-    it is removed first and written last."""
-    try:
-        written = (folder.path / METRICS).stat()
-    except FileNotFoundError:
+def _read_summary(folder: RunFolder) -> _Summary:
+    """The summary, by whose hashes other files are known to be of the same evaluation, also on a
+    file system without locks. `InputError` without `metrics.json`, which is removed first and
+    written last."""
+    if not (folder.path / METRICS).exists():
         raise InputError(
             f"the run {folder.path} has not been evaluated",
             do=f"run: soundingline evaluate {folder.path}",
-        ) from None
-    return written.st_ino, written.st_mtime_ns
-
-
-def _read_summary(folder: RunFolder) -> _Summary:
+        )
     summary: _Summary = read_json(folder.path / _SUMMARY, _Summary, do=_evaluate_again(folder))
     content = {key: value for key, value in summary.items() if key != "files"}
     _check_hash(folder, _SUMMARY, dump_json(content), summary)

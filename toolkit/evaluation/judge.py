@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Interval
+from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from soundingline.toolkit.errors import InputError, parse
@@ -70,10 +72,13 @@ _CORRECT = {"yes": True, "true": True, "no": False, "false": False}
 class _Reply(TypedDict):
     """The arguments of the tool."""
 
+    __pydantic_config__ = ConfigDict(  # type: ignore[misc]
+        extra="forbid", strict=True, allow_inf_nan=False
+    )
     extracted_answer: str
     reasoning: str
     correct: bool
-    confidence: float | None
+    confidence: Annotated[float, Interval(ge=0, le=100)] | None
 
 
 class JudgeCase(NamedTuple):
@@ -249,20 +254,16 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     if text.startswith("```") and text.endswith("```") and len(text) > 6:
         text = text[3:-3].removeprefix("json").strip()
     try:
-        value = decode_json(text)
-        parse(_Reply, value, where="a verdict", strict=True)
-        if value.keys() != _Reply.__annotations__.keys():
-            raise ValueError("a field too many")
-        if not 0 <= (value["confidence"] or 0) <= 100:
-            raise ValueError("a confidence is from 0 to 100")
+        reply = decode_json(text)
+        parse(_Reply, reply, where="a verdict", strict=True)
     except (InputError, ValueError):
         return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(
         qid=case.qid,
-        correct=value["correct"],
-        extracted=value["extracted_answer"],
-        reasoning=value["reasoning"],
-        confidence=value["confidence"],
+        correct=reply["correct"],
+        extracted=reply["extracted_answer"],
+        reasoning=reply["reasoning"],
+        confidence=reply["confidence"],
         case=case.fingerprint,
     )
 

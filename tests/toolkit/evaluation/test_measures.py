@@ -35,7 +35,6 @@ from soundingline.toolkit.evaluation.funnel import (
 )
 from soundingline.toolkit.evaluation.published import (
     rms_calibration_error,
-    rms_calibration_error_published,
 )
 from soundingline.toolkit.evaluation.retrieval import (
     LIST_MEASURES,
@@ -975,9 +974,9 @@ def test_the_calibration_error_is_that_of_bins(confidences, correct, bin_size, e
 
 def test_the_published_calibration_keeps_dropped_answers_in_its_total_and_is_0_below_one_bin():
     confidences, correct = [50.0] * 100 + [100.0] * 100, [False] * 100 + [True] * 100
-    error = rms_calibration_error_published(confidences, correct)
+    error = rms_calibration_error(confidences, correct, published=True)
     assert error == pytest.approx(100 * (0.25 * 100 / 200) ** 0.5)
-    assert rms_calibration_error_published([50.0] * 99, [True] * 99) == 0
+    assert rms_calibration_error([50.0] * 99, [True] * 99, published=True) == 0
     with pytest.raises(ValueError, match="at least one"):
         rms_calibration_error([], [])
 
