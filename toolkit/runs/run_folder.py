@@ -76,21 +76,19 @@ class RunFolder:
 
     Args:
         path: the folder. It need not exist.
-        first: the run that this folder is a repeat of; None for a run.
+        number: the number of this repeat of the questions; 1 is the run itself.
 
     Example:
         >>> folder = RunFolder("runs/first")
         >>> folder.statuses()  # doctest: +SKIP
     """
 
-    def __init__(self, path: Path | str, *, first: RunFolder | None = None) -> None:
+    def __init__(self, path: Path | str, *, number: int = 1) -> None:
         self.path = Path(path)
-        self.number = int(self.path.name) if first else 1
-        self._first = first
+        self.number = number
         self.queries = self.path / "queries"
         self.manifest_path = self.path / "manifest.json"
         self.ledger_path = self.path / "ledger.jsonl"
-        self._writing = False
 
     @classmethod
     def named(cls, root: Path | str, name: str) -> RunFolder:
@@ -112,7 +110,7 @@ class RunFolder:
         while this run is being written, and share its lock, manifest and ledger."""
         if number == 1:
             return self
-        return RunFolder(self.path / _REPEATS / str(number), first=self)
+        return RunFolder(self.path / _REPEATS / str(number), number=number)
 
     def repeats(self) -> list[RunFolder]:
         """This folder, and the repeats that have a trajectory, in order."""
@@ -154,11 +152,7 @@ class RunFolder:
                 # An evaluation may be writing there, whose files stay.
                 remove_leftovers(self.path)
                 self._start(dict(manifest))
-            self._writing = True
-            try:
-                yield self
-            finally:
-                self._writing = False
+            yield self
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -172,10 +166,8 @@ class RunFolder:
         return writer_lock(self.path / ".lock", os.environ.get(SWEEP, ""))
 
     def write(self, trajectory: Trajectory) -> None:
-        """Write a trajectory, whole or not at all. It may replace a failed attempt, which moves to
-        `retried/`, but never a finished one."""
-        if not (self._first or self)._writing:
-            raise RuntimeError("RunFolder.write needs `with folder.writing(manifest)` around it")
+        """Write a trajectory, whole or not at all, inside `with folder.writing(manifest)`. It may
+        replace a failed attempt, which moves to `retried/`, but never a finished one."""
         path = self.trajectory_path(trajectory.qid)
         if path.exists():
             outcome = read_outcome(path)
@@ -323,8 +315,6 @@ class RunFolder:
 
     @contextmanager
     def _changing_manifest(self) -> Iterator[dict[str, Any]]:
-        if not self._writing:
-            raise RuntimeError("a manifest is changed inside `with folder.writing(...)` only")
         manifest = self.manifest()
         before = copy.deepcopy(manifest)
         yield manifest
