@@ -103,27 +103,28 @@ def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, 
         - `added`, `dropped`, `exchanged`, `new`: 1 if that is its `queries.reformulation`.
     """
     asked, rows, earlier = terms(question), list[dict[str, float]](), set[str]()
-    before: frozenset[str] | None = None
-    for query, own, _, read in searches:
+    for search, before in zip(searches, [None, *searches], strict=False):
+        query, own_terms = search.query, search.terms
         row: dict[str, float] = {"words": len(query.split()), "operators": has_operator(query)}
         row["quoted"] = bool(parse_query(query).phrases)
         text = " ".join(query.casefold().split())
-        if own:
-            sources = {"question": own & asked, "shown": read, "neither": own - asked - read}
-            row |= {f"from_{name}": len(part) / len(own) for name, part in sources.items()}
+        if own_terms:
+            from_shown = search.read
+            row["from_question"] = len(own_terms & asked) / len(own_terms)
+            row["from_shown"] = len(from_shown) / len(own_terms)
+            row["from_neither"] = len(own_terms - asked - from_shown) / len(own_terms)
         if before is not None:
-            kind = reformulation(before, own)
-            row |= {name: name == kind for name in ("added", "dropped", "exchanged", "new")}
+            change = reformulation(before.terms, own_terms)
+            row |= {name: name == change for name in ("added", "dropped", "exchanged", "new")}
             row["repeated"] = text in earlier
         rows.append(row)
         earlier.add(text)
-        before = own
     turns = {"": rows, "_first": rows[:1], "_second": rows[1:2], "_later": rows[2:]}
     values = {"text_queries": float(len(rows))} if rows else {}
-    for turn, part in turns.items():
+    for turn, of_turn in turns.items():
         for name in _QUERY_FEATURES:
-            if known := [row[name] for row in part if name in row]:
-                values[f"query_{name}{turn}"] = sum(known) / len(known)
+            if numbers := [row[name] for row in of_turn if name in row]:
+                values[f"query_{name}{turn}"] = sum(numbers) / len(numbers)
     return values
 
 

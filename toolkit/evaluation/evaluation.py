@@ -8,6 +8,7 @@ arXiv 2411.00640).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -284,25 +285,24 @@ def average_repeats(evaluations: Sequence[Evaluation]) -> Evaluation:
         for measure, values in evaluation.per_question.items():
             for qid, value in values.items():
                 repeats.setdefault(measure, {}).setdefault(qid, []).append(value)
-    over_answers = {
-        name: (
-            _mean(each.metrics[name] for each in evaluations if name in each.metrics),
-            sum(each.denominators.get(name, 0) for each in evaluations),
-        )
-        for name in _keys(each.metrics for each in evaluations)
-        if name not in repeats
-    }
-    counts = {
-        name: sum(each.counts.get(name, 0) for each in evaluations)
-        for name in _keys(each.counts for each in evaluations)
-    }
-    counts |= {name: first.counts.get(name, 0) for name in OF_QUESTIONS if name in counts}
+    over_answers = {}
+    for name in _keys(evaluation.metrics for evaluation in evaluations):
+        if name not in repeats:
+            having = [evaluation for evaluation in evaluations if name in evaluation.metrics]
+            value = _mean(evaluation.metrics[name] for evaluation in having)
+            over_answers[name] = value, sum(evaluation.denominators[name] for evaluation in having)
+    counts = Counter[str]()
+    for evaluation in evaluations:
+        counts.update(evaluation.counts)
+    of_questions = {name: first.counts.get(name, 0) for name in OF_QUESTIONS if name in counts}
     averaged = replace(
         first,
-        counts={**counts, "repeats": len(evaluations)},
-        funnel=_mean_funnel([each.funnel for each in evaluations]),
+        counts={**counts, **of_questions, "repeats": len(evaluations)},
+        # All repeats have the same questions and judgements, so that means of means are means.
+        funnel=_mean_numbers([evaluation.funnel for evaluation in evaluations]),
         curves={
-            unit: _mean_curve([each.curves[unit] for each in evaluations]) for unit in first.curves
+            unit: _mean_curve([evaluation.curves[unit] for evaluation in evaluations])
+            for unit in first.curves
         },
         repeats=repeats,
     )
@@ -321,20 +321,15 @@ def _keys(maps: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(maps)))
 
 
-def _mean_funnel(
-    funnels: Sequence[Mapping[str, Mapping[str, Mapping[str, float]]]],
-) -> dict[str, dict[str, dict[str, float]]]:
-    # All repeats have the same questions and judgements, so means of means are means. A layer of
-    # reading that a repeat did not show counts as zeros.
-    result: dict[str, dict[str, dict[str, float]]] = {}
-    for judged in funnels[0]:
-        tables = [funnel[judged] for funnel in funnels]
-        for tier in _keys(tables):
-            rows = [table.get(tier, {}) for table in tables]
-            result.setdefault(judged, {})[tier] = {
-                name: _mean(row.get(name, 0.0) for row in rows) for name in _keys(rows)
-            }
-    return result
+def _mean_numbers(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The means of equally nested mappings, number by number. One that a table does not have counts
+    as 0, such as those of a layer of reading that a repeat did not show."""
+    return {
+        key: _mean_numbers([table.get(key, {}) for table in tables])
+        if any(isinstance(table.get(key), Mapping) for table in tables)
+        else _mean(table.get(key, 0.0) for table in tables)
+        for key in _keys(tables)
+    }
 
 
 def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
