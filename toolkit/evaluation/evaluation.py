@@ -36,7 +36,6 @@ from soundingline.toolkit.files import (
     fingerprint,
     read_json,
     read_text,
-    remove_leftovers,
     write_json,
     write_quoting,
     write_text,
@@ -373,9 +372,6 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
     hashes[_SUMMARY] = fingerprint(dump_json(summary))
     try:
         with file_lock(folder.path / EVALUATION_LOCK):
-            for part in folder.repeats():
-                remove_leftovers(part.path)
-                remove_leftovers(part.path / "evaluation")
             hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
             (folder.path / METRICS).unlink(missing_ok=True)
             write_verdicts(folder, evaluation.verdicts)

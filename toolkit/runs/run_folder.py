@@ -25,7 +25,6 @@ from soundingline.toolkit.files import (
     fingerprint,
     mark_obfuscated,
     read_json,
-    remove_leftovers,
     write_json,
     write_quoting,
 )
@@ -139,18 +138,13 @@ class RunFolder:
     @contextmanager
     def writing(self, manifest: Mapping[str, Any]) -> Iterator[RunFolder]:
         """Start or resume this run as its only writer, with the manifest of this start
-        (`make_manifest`). Temporary files of killed processes are removed. `InputError` if another
-        process writes the run, or if the run was started with other fingerprints."""
+        (`make_manifest`). `InputError` if another process writes the run, or if the run was started
+        with other fingerprints."""
         with self._lock():
             self._check_links()
             with disk_errors(self.path):
                 if manifest.get("sealed"):
                     mark_obfuscated(self.path)
-                repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
-                for leftover in (*self.queries.glob(".*.tmp"), *repeated):
-                    leftover.unlink(missing_ok=True)
-                # An evaluation may be writing there, whose files stay.
-                remove_leftovers(self.path)
                 self._start(dict(manifest))
             yield self
 

@@ -119,11 +119,11 @@ def test_a_start_with_other_versions_is_added_to_the_manifest(folder):
 
 def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
     folder.queries.mkdir(parents=True)
-    leftover = folder.queries / ".1.json.abc.tmp"
+    leftover = folder.queries / f".1.json.{'0a' * 8}.tmp"
     leftover.write_text("half")
     with folder.writing(MANIFEST):
-        assert not leftover.exists()
         folder.write(trajectory("1"))
+        assert not leftover.exists()
     folder.manifest_path.unlink()
     refused(r"no manifest\.json", folder.writing(MANIFEST).__enter__)
 
