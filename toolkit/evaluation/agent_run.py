@@ -367,8 +367,8 @@ def _check_questions(recorded: Sequence[Trajectory], qids: Sequence[str]) -> Non
             raise InputError(f"question {qid!r} has {count} trajectories", valid="one a question")
 
 
-def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:
-    return {qid: float(known.get(qid, 0)) for qid in qids}
+def _or_zero(qids: Iterable[str], values: Mapping[str, float]) -> dict[str, float]:
+    return {qid: float(values.get(qid, 0)) for qid in qids}
 
 
 def _listed(trajectory: Trajectory) -> set[str]:
@@ -417,7 +417,7 @@ def _guesses(trajectory: Trajectory, answers: Sequence[str]) -> dict[str, float]
     searches = [call.notes for call in trajectory.calls]
     notes = [row["enrichment"] for row in searches if "enrichment" in row]
     if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
-        added = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
+        added = {item["phrase"] for row in enriched for item in row["phrases"] if item["kept"]}
         guesses[PHRASES_WITH_ANSWER] = sum(holds_answer(phrase, answers) for phrase in added)
     notes = [row for search in searches for row in rewrites(search)]
     if queries := _checked(qid, notes, list[_Rewritten]):

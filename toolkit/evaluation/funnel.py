@@ -86,10 +86,10 @@ def _reached(
     """`macro`, `micro` and `documents` of the step that `exposed` these documents by question."""
     seen = {qid: set(exposed.get(qid, ())) for qid in relevant}
     counts = [(len(docids & seen[qid]), len(docids)) for qid, docids in relevant.items()]
-    reached, of = np.array(counts).T
+    reached, relevant_counts = np.array(counts).T
     return {
-        "macro": float(np.mean(reached / of)),
-        "micro": float(reached.sum() / of.sum()),
+        "macro": float(np.mean(reached / relevant_counts)),
+        "micro": float(reached.sum() / relevant_counts.sum()),
         "documents": float(np.mean([*map(len, seen.values())])),
     }
 
@@ -117,17 +117,17 @@ def exposure_curves(
         steps: list[tuple[int, float]] = []
         top = 1
         for trajectory in trajectories:
-            wanted = relevant.get(trajectory.qid, frozenset())
+            evidence = relevant.get(trajectory.qid, frozenset())
             first: dict[str, int] = {}
-            for exposure in trajectory.exposures if wanted else ():
+            for exposure in trajectory.exposures if evidence else ():
                 if exposure.tier in SHOWN:
                     exposed = getattr(exposure, unit)
                     top = max(top, exposed)
                     first.setdefault(exposure.docid, exposed)
             steps += [
-                (exposed, 1 / (len(wanted) * len(relevant)))
+                (exposed, 1 / (len(evidence) * len(relevant)))
                 for docid, exposed in first.items()
-                if docid in wanted
+                if docid in evidence
             ]
         steps.sort()
         grid = np.unique(np.rint(np.geomspace(1, top, points)).astype(np.int64))
@@ -183,11 +183,11 @@ class NeededTexts:
         none does. For a question of which it is not known what must be shown, `[None]`."""
         if qid in self.facts:
             return stating_documents(self.facts[qid], shown)
-        wanted = self.phrases.get(qid, {})
+        phrases = self.phrases.get(qid, {})
         holding = (
-            each.docid
-            for each in shown
-            if each.docid in wanted and found_in(f"{each.title}\n{each.text}", wanted[each.docid])
+            text.docid
+            for text in shown
+            if text.docid in phrases and found_in(f"{text.title}\n{text.text}", phrases[text.docid])
         )
         return [next(holding, None)]
 
@@ -229,13 +229,13 @@ def needed_texts(
             questions.setdefault(docid, []).append(qid)
     phrases: dict[str, dict[str, list[str]]] = {}
     for docid, text in texts(questions.keys()) if questions else ():
-        held = found_in(text, {each for qid in questions[docid] for each in answers[qid]})
+        in_text = found_in(text, {phrase for qid in questions[docid] for phrase in answers[qid]})
         for qid in questions[docid]:
-            if present := [each for each in answers[qid] if each in held]:
+            if present := [phrase for phrase in answers[qid] if phrase in in_text]:
                 phrases.setdefault(qid, {})[docid] = _with_sentences(text, present)
     left_out["not_in_evidence"] = len(answers) - len(phrases)
-    known = {qid: facts[qid] for qid in accepted if facts.get(qid)}
-    return NeededTexts(phrases, known, left_out)
+    with_facts = {qid: facts[qid] for qid in accepted if facts.get(qid)}
+    return NeededTexts(phrases, with_facts, left_out)
 
 
 def _with_sentences(text: str, phrases: Sequence[str]) -> list[str]:
@@ -243,7 +243,7 @@ def _with_sentences(text: str, phrases: Sequence[str]) -> list[str]:
     short = [phrase for phrase in phrases if needs_sentence(phrase)]
     sentences = [text[start:end] for start, end in rule_spans(text)] if short else []
     long = [phrase for phrase in phrases if phrase not in short]
-    return [*long, *findable([each for each in sentences if found_in(each, short)])]
+    return [*long, *findable([sentence for sentence in sentences if found_in(sentence, short)])]
 
 
 class StepRecord(NamedTuple):
@@ -369,7 +369,7 @@ def decomposed_difference(a: Measured, b: Measured, *, samples: int = 2000) -> d
             valid="two evaluated runs over the same questions with answers and evidence",
             do="evaluate both runs again",
         )
-    shares = np.concatenate([_share_matrix(each, qids) for each in (a, b)], axis=1)
+    shares = np.concatenate([_share_matrix(per_question, qids) for per_question in (a, b)], axis=1)
     names = (*STEPS, "right_unsupported", "difference")
     return dict(zip(names, _bootstrapped(_terms, shares, samples), strict=True))
 

@@ -360,8 +360,8 @@ class VerdictFile:
 
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
         """The cases whose response has no verdict yet, or whose request failed."""
-        known = self.read()
-        judged = {row.qid: row.case for row in known.values() if row.error != FAILED}
+        recorded = self.read()
+        judged = {row.qid: row.case for row in recorded.values() if row.error != FAILED}
         return [case for case in cases if judged.get(case.qid) != case.fingerprint]
 
 

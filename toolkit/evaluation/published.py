@@ -97,10 +97,10 @@ def browsecomp_plus_measures(
         `<measure>_published` -> its value, and the number of questions or answers.
     """
     pairs = zip(recorded, right, strict=True)
-    known = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
-    if not known:
+    answerable = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
+    if not answerable:
         return {}
-    recalls = [published_recall(row, judged.get(row.qid, {})) for row, _ in known]
+    recalls = [published_recall(row, judged.get(row.qid, {})) for row, _ in answerable]
     figures: dict[str, list[float]] = {
         "search_calls": [
             sum(
@@ -108,16 +108,18 @@ def browsecomp_plus_measures(
                 for name, count in tool_call_counts(row).items()
                 if _NO_SEARCH not in name and any(word in name for word in _SEARCH_WORDS)
             )
-            for row, _ in known
+            for row, _ in answerable
         ],
-        "completion": [published_status(row) == "completed" for row, _ in known],
+        "completion": [published_status(row) == "completed" for row, _ in answerable],
         "recall": [value for value in recalls if value is not None],
     }
     if accepted:
-        figures["accuracy"] = [bool(judged_response(row)) and correct for row, correct in known]
+        figures["accuracy"] = [
+            bool(judged_response(row)) and correct for row, correct in answerable
+        ]
     values = {name: (sum(row) / len(row), len(row)) for name, row in figures.items() if row}
     if accepted:
-        answered = [(row, correct) for row, correct in known if judged_response(row)]
+        answered = [(row, correct) for row, correct in answerable if judged_response(row)]
         if confidences is None:
             stated = ((row.qid, row.answer.confidence) for row, _ in answered)
             confidences = {qid: 100.0 if value is None else value for qid, value in stated}
@@ -134,12 +136,12 @@ def browsecomp_plus_measures(
 def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple[float, int]]:
     precision, recall = [], []
     for row in answered:
-        wanted, text = judged.get(row.qid, {}).keys(), judged_response(row)
+        evidence, text = judged.get(row.qid, {}).keys(), judged_response(row)
         bracketed = [inner for brackets in _BRACKETS for inner in brackets.findall(text)]
         if cited := {number for inner in bracketed for number in _NUMBER.findall(inner)}:
-            right = len(cited & wanted)
-            precision.append(right / len(cited))
-            recall.append(right / len(wanted) if wanted else 0.0)
+            shared = len(cited & evidence)
+            precision.append(shared / len(cited))
+            recall.append(shared / len(evidence) if evidence else 0.0)
     count = len(precision)
     return {
         "citation_precision": (sum(precision) / max(count, 1), count),

@@ -675,7 +675,7 @@ def _contrast(
     from their means, averaged over the levels of all other factors."""
     weights = np.full(len(cells), 1.0 / len(cells))
     for name, level in zip(factors, chosen, strict=True):
-        place = list(levels).index(name)
-        has = np.array([cell[place] == level for cell in cells], dtype=float)
+        position = list(levels).index(name)
+        has = np.array([cell[position] == level for cell in cells], dtype=float)
         weights *= len(levels[name]) * has - 1.0
     return weights

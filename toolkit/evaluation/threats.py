@@ -168,10 +168,10 @@ def _spread(
     cells: Sequence[ComposedCell], value_of: Callable[[ComposedCell], float | None]
 ) -> tuple[float, ComposedCell, float, ComposedCell] | None:
     """The lowest and the highest value with their cells; None with fewer than two."""
-    known = [(value, cell) for cell in cells if (value := value_of(cell)) is not None]
-    if len(known) < 2:
+    pairs = [(value, cell) for cell in cells if (value := value_of(cell)) is not None]
+    if len(pairs) < 2:
         return None
-    low, high = min(known, key=itemgetter(0)), max(known, key=itemgetter(0))
+    low, high = min(pairs, key=itemgetter(0)), max(pairs, key=itemgetter(0))
     return *low, *high
 
 
@@ -198,12 +198,12 @@ def retriever_kind(option: Any) -> str:
 
 def _prompt(design: _Design) -> Iterator[str]:
     """A prompt that fits one retriever or tool goes to cells with another."""
-    said = {"words": "lexical", "meaning": "learned"}
+    kinds = {"words": "lexical", "meaning": "learned"}
     unfair = []
     for cell in design.cells:
         kind = retriever_kind(cell.value("retriever"))
         prompt, queries = cell.value("agent", "prompt"), cell.value("agent", "queries")
-        fits = "lexical" if prompt in _LEXICAL_PROMPTS else said.get(queries)
+        fits = "lexical" if prompt in _LEXICAL_PROMPTS else kinds.get(queries)
         if cell.sampling and fits and kind not in (fits, "unknown"):
             unfair.append(cell)
     if unfair:
@@ -296,10 +296,10 @@ def _tuned(design: _Design) -> Iterator[str]:
 
 def _judge_is_agent(design: _Design) -> Iterator[str]:
     """The agent's model judges its own answers."""
-    own = [c for c in design.cells if c.sampling and c.model("llm") == c.model("judge_llm") != ""]
-    if own:
+    cells = [c for c in design.cells if c.sampling and c.model("llm") == c.model("judge_llm") != ""]
+    if cells:
         yield (
-            f"{own[0].model('llm')} judges its own answers: choose another model with "
+            f"{cells[0].model('llm')} judges its own answers: choose another model with "
             "llm@judge_llm=..."
         )
 
@@ -339,10 +339,10 @@ def _cached_samples(design: _Design) -> Iterator[str]:
 def _power(design: _Design) -> Iterator[str]:
     """There are fewer questions than it takes to find a difference of the margin."""
     compared = len(design.cells) - 1
-    known = [cell.questions for cell in design.cells if cell.questions]
-    if design.margin is None or compared < 1 or not known or min(known) < 2:
+    counts = [cell.questions for cell in design.cells if cell.questions]
+    if design.margin is None or compared < 1 or not counts or min(counts) < 2:
         return
-    questions, alpha = min(known), 0.05 / compared
+    questions, alpha = min(counts), 0.05 / compared
     deviation, source = math.sqrt(CHANGED_ANSWERS), f"{CHANGED_ANSWERS:.0%} of the answers change"
     if observed := [d for _, run in design.measured if (d := _deviation(design, run)) is not None]:
         deviation, source = max(observed), "the answers vary as in these runs"

@@ -186,13 +186,13 @@ class RunFolder:
         `largest_`."""
         with self._changing_manifest() as manifest:
             for stage, numbers in counts.items():
-                known = manifest.setdefault("stages", {}).setdefault(stage, {})
+                sums = manifest.setdefault("stages", {}).setdefault(stage, {})
                 for name, number in numbers.items():
-                    before = known.get(name, 0)
+                    before = sums.get(name, 0)
                     largest = name.startswith("largest_")
-                    known[name] = max(before, number) if largest else before + number
-                if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
-                    known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
+                    sums[name] = max(before, number) if largest else before + number
+                if lookups := sums.get("cache_hits", 0) + sums.get("cache_misses", 0):
+                    sums["cache_hit_rate"] = round(sums.get("cache_hits", 0) / lookups, 4)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -211,9 +211,9 @@ class RunFolder:
         corpus (`once`), of a `query` (mean), and `index_seconds`. Numbers that the manifest has
         already do not change, because a later start finds more in caches."""
         with self._changing_manifest() as manifest:
-            known = manifest.setdefault("costs", {})
+            noted = manifest.setdefault("costs", {})
             for when, numbers in costs.items():
-                known[when] = {**numbers, **known.get(when, {})}
+                noted[when] = {**numbers, **noted.get(when, {})}
 
     def note(self, part: str, value: Mapping[str, Any]) -> None:
         """Set a part of the manifest, unless the value is empty: `chosen_parameters`, which
@@ -229,11 +229,11 @@ class RunFolder:
         manifest's `servers`; those that are empty are left out. `InputError` if the run has been
         made with another version, whose replies may differ."""
         with self._changing_manifest() as manifest:
-            known = manifest.setdefault("servers", {}) if any(versions.values()) else {}
+            noted = manifest.setdefault("servers", {}) if any(versions.values()) else {}
             for group, version in versions.items():
-                if version and known.setdefault(group, version) != version:
+                if version and noted.setdefault(group, version) != version:
                     raise InputError(
-                        f"the run {self.path} was made with {known[group]} for {group}, and the "
+                        f"the run {self.path} was made with {noted[group]} for {group}, and the "
                         f"server is {version} now",
                         valid="the version that it was started with",
                         do="install that version, or choose another name=",
