@@ -122,7 +122,6 @@ class LlmJudge:
     their texts cannot leave (`soundingline.toolkit.llm.prompts`).
 
     Args:
-        model: the model, whose name and settings are recorded; None for the model of `bind`.
         reference: whether the judge sees the accepted answers, or only question and response.
         prompt: `browsecomp_plus`, `pi_serini`, or the path of a prompt with the places
             `{question}`, `{response}` and, with a reference, `{accepted}`; None for ours.
@@ -138,19 +137,17 @@ class LlmJudge:
     def __init__(
         self,
         *,
-        model: LanguageModel | None = None,
         reference: bool = True,
         prompt: str | None = None,
         tool: bool = True,
     ) -> None:
-        self.model = identity(model) if model else ""
-        self.settings = model.settings if model else SamplingParams()
+        self.model, self.settings = "", SamplingParams()
         self.reference, self.tool = reference, tool
         path = PROMPTS / f"{prompt or ('judge' if reference else 'judge_reference_free')}.txt"
         self.prompt = _prompt(Path(prompt) if prompt and not path.is_file() else path, reference)
 
     def bind(self, model: LanguageModel) -> LlmJudge:
-        """A copy of this judge with a model."""
+        """A copy of this judge with a model, whose name and settings are recorded."""
         bound = copy.copy(self)
         bound.model, bound.settings = identity(model), model.settings
         return bound

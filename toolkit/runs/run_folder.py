@@ -244,11 +244,8 @@ class RunFolder:
         path = self.trajectory_path(qid)
         return _checked(path, read_trajectory) if path.exists() else None
 
-    def trajectories(self, topics: Iterable[Topic] | None = None) -> Iterator[Trajectory]:
-        """The recorded trajectories of `topics` in their order, or all in the order of their
-        ids."""
-        if topics is not None:
-            return filter(None, (self.read(topic.qid) for topic in topics))
+    def trajectories(self) -> Iterator[Trajectory]:
+        """The recorded trajectories in the order of their ids."""
         paths = sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem)
         return (_checked(path, read_trajectory) for path in paths)
 
