@@ -292,23 +292,23 @@ def evaluate_run_folder(
         state: the folder's `state()` from before the judges read its trajectories. `InputError` if
             trajectories were written in the meantime.
     """
-    parts, evaluations = folder.repeats(), []
+    repeats, evaluations = folder.repeats(), []
     changed = InputError(
         f"trajectories of {folder.path} were written while it was evaluated",
         do="evaluate it again once the run has ended",
     )
-    if len(parts) != len(judges):
+    if len(repeats) != len(judges):
         raise changed
-    for part, judge in zip(parts, judges, strict=True):
-        trajectories = part.trajectories()
+    for repeat, judge in zip(repeats, judges, strict=True):
+        trajectories = repeat.trajectories()
         evaluation = evaluate_run(
             trajectories, benchmark, measures=measures, judge=judge, **options
         )
         evaluations.append(evaluation)
-        if part.number > 1:
-            write_verdicts(part, evaluation.verdicts)
-            ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
-            write_text(part.path / RANKINGS, ranking)
+        if repeat.number > 1:
+            write_verdicts(repeat, evaluation.verdicts)
+            ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{repeat.number}")
+            write_text(repeat.path / RANKINGS, ranking)
     evaluation = average_repeats(evaluations) if len(evaluations) > 1 else evaluations[0]
     write_evaluation(folder.path, evaluation, state=state)
     record_judges(folder)

@@ -15,9 +15,10 @@ from functools import lru_cache
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Len
 from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import Qrels, Topic
@@ -55,17 +56,10 @@ _LARGEST = 1e30
 _REPEATS = "evaluation/repeats.json"
 _SUMMARY = "evaluation/summary.json"
 _MANIFEST = "manifest.json"
-
-
-class _CurvePoint(NamedTuple):
-    exposed: float
-    recall: float
-
-
 _FILES: Mapping[str, tuple[str, Any]] = {  # name -> a field of `Evaluation` and its type
     "evaluation/questions.json": ("per_question", PerQuestion),
     "evaluation/funnel.json": ("funnel", dict[str, PerQuestion]),
-    "evaluation/curves.json": ("curves", dict[str, list[_CurvePoint]]),
+    "evaluation/curves.json": ("curves", dict[str, list[Annotated[list[float], Len(2, 2)]]]),
     METRICS: ("metrics", dict[str, float]),
 }
 # Counts of questions, which are equal in all repeats. All other counts are of trajectories.

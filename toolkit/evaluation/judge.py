@@ -187,12 +187,12 @@ class LlmJudge:
         return read_verdict(case, turn) if self.tool else verdict_in_text(case, turn.text)
 
     def _request(self, case: JudgeCase) -> str:
-        parts = {
+        sections = {
             "question": case.question,
             "accepted": "\n".join(case.accepted),
             "response": case.response,
         }
-        return spotlight(self.prompt, parts)
+        return spotlight(self.prompt, sections)
 
 
 class RecordedVerdicts(Judge):
@@ -394,17 +394,17 @@ def record_judges(folder: RunFolder) -> dict[str, RecordedJudge]:
     judges: dict[str, RecordedJudge] = {ExactAnswerJudge.name: {"model": "", "verdicts": {}}}
     by_rule = judges[ExactAnswerJudge.name]["verdicts"]
     do = f"run: soundingline evaluate {folder.path}"
-    for part in folder.repeats():
-        for row in read_json(part.path / VERDICTS, list[Verdict], do=do):
-            by_rule[repeat_id(row["qid"], part.number)] = row["exact"] or row["contained"]
-        for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
+    for repeat in folder.repeats():
+        for row in read_json(repeat.path / VERDICTS, list[Verdict], do=do):
+            by_rule[repeat_id(row["qid"], repeat.number)] = row["exact"] or row["contained"]
+        for path in sorted((repeat.path / "evaluation").glob("verdicts-*.jsonl")):
             name = path.stem.removeprefix("verdicts-")
             if name not in judges:
                 model = str(read_json_lines(path)[0].get("model", "")).partition("@")[0]
                 judges[name] = {"model": model, "verdicts": {}}
             for qid, recorded in verdicts_in(path).items():
                 if recorded.error != FAILED:
-                    judges[name]["verdicts"][repeat_id(qid, part.number)] = recorded.correct
+                    judges[name]["verdicts"][repeat_id(qid, repeat.number)] = recorded.correct
     path = folder.path / JUDGES
     if len(judges) > 1:
         write_json(path, {"trajectories": folder.state(), "judges": judges})

@@ -429,21 +429,21 @@ def judged_components(
         None where `variance_components` of the means over judges is None, and for one judge.
 
     Example:
-        >>> parts, judge = judged_components({"q1": [[0, 1], [1, 1]], "q2": [[0, 0], [0, 0]]})
-        >>> round(parts.within, 3), round(judge, 3)
+        >>> components, judge = judged_components({"q1": [[0, 1], [1, 1]], "q2": [[0, 0], [0, 0]]})
+        >>> round(components.within, 3), round(judge, 3)
         (0.0, 0.354)
     """
     judged = [np.asarray(row, dtype=float) for row in values.values()]
-    parts = variance_components({qid: np.mean(row, axis=1) for qid, row in values.items()})
+    components = variance_components({qid: np.mean(row, axis=1) for qid, row in values.items()})
     judges = judged[0].shape[1] if judged else 1
-    if parts is None or judges < 2:
+    if components is None or judges < 2:
         return None
     answers = np.concatenate(judged)
     judge = float(answers.var(axis=1, ddof=1).mean())
-    within = max(0.0, parts.within**2 - judge / judges)
-    total = within + parts.between**2 + judge
+    within = max(0.0, components.within**2 - judge / judges)
+    total = within + components.between**2 + judge
     share = within / total if total > 0 else None
-    return parts._replace(within=math.sqrt(within), share=share), math.sqrt(judge)
+    return components._replace(within=math.sqrt(within), share=share), math.sqrt(judge)
 
 
 # Of the variance of a question's value in one run, the share that another run of the same system
@@ -508,8 +508,8 @@ def replication(
         return None
     means = np.array([np.mean(row) for row in rows])
     size, theirs = sum(map(len, rows)), max(questions or count, count)
-    if parts := variance_components(values):
-        within, between, freedom = parts.within**2, parts.between**2, size - count
+    if components := variance_components(values):
+        within, between, freedom = components.within**2, components.between**2, size - count
     else:
         single = float(means.var(ddof=1))
         within, between, freedom = RUN_SHARE * single, (1 - RUN_SHARE) * single, count - 1
@@ -567,11 +567,13 @@ def agreement(
             for name in shared:
                 answers.setdefault((questions or {}).get(name, name), []).append(name)
             if len(answers) < n:  # the jackknife leaves out one question at a time
-                parts = [table - _verdict_counts(names, a, b) for names in answers.values()]
+                tables = [table - _verdict_counts(names, a, b) for names in answers.values()]
                 low = high = None
-                if not any(part.sum() in (0, part[0, 0], part[1, 1]) for part in parts):
-                    values = [float(cohens_kappa(part, return_results=False)) for part in parts]
-                    error = math.sqrt((len(values) - 1) * float(np.var(values)))
+                if not any(counts.sum() in (0, counts[0, 0], counts[1, 1]) for counts in tables):
+                    kappas = [
+                        float(cohens_kappa(counts, return_results=False)) for counts in tables
+                    ]
+                    error = math.sqrt((len(kappas) - 1) * float(np.var(kappas)))
                     width = NormalDist().inv_cdf(0.975) * error
                     low, high = kappa - width, kappa + width
     return Agreement(

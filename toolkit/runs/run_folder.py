@@ -289,8 +289,8 @@ class RunFolder:
         recognized as one of this run. Every write changes it, because a trajectory is new or
         replaces an attempt that moves to `retried/`. A copy of a run has the same state."""
         retried: list[Iterable[Path]] = [(self.path / "retried").glob("*/*.json")]
-        for part in self.repeats()[1:]:
-            retried += [part._files(), (part.path / "retried").glob("*/*.json")]
+        for repeat in self.repeats()[1:]:
+            retried += [repeat._files(), (repeat.path / "retried").glob("*/*.json")]
         others = _sizes(self.path, chain.from_iterable(retried))
         return fingerprint(_sizes(self.queries, self._files()) + others)
 
