@@ -43,7 +43,7 @@ from soundingline.toolkit.files import (
 )
 from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.redaction import redact
-from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder
+from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder, disk_errors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -364,21 +364,15 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
     texts[METRICS] = metrics
     hashes = {name: fingerprint(text) for name, text in texts.items()}
     hashes[_SUMMARY] = fingerprint(dump_json(summary))
-    try:
-        with file_lock(folder.path / EVALUATION_LOCK):
-            hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
-            (folder.path / METRICS).unlink(missing_ok=True)
-            write_verdicts(folder, evaluation.verdicts)
-            if not evaluation.repeats:
-                (folder.path / _REPEATS).unlink(missing_ok=True)
-            write_json(folder.path / _SUMMARY, {**summary, "files": hashes})
-            for name, text in texts.items():
-                write_text(folder.path / name, text)
-    except OSError as error:
-        raise InputError(
-            f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
-            do="free or change the disk, then evaluate again",
-        ) from error
+    with disk_errors(folder.path / "evaluation"), file_lock(folder.path / EVALUATION_LOCK):
+        hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
+        (folder.path / METRICS).unlink(missing_ok=True)
+        write_verdicts(folder, evaluation.verdicts)
+        if not evaluation.repeats:
+            (folder.path / _REPEATS).unlink(missing_ok=True)
+        write_json(folder.path / _SUMMARY, {**summary, "files": hashes})
+        for name, text in texts.items():
+            write_text(folder.path / name, text)
 
 
 def write_verdicts(folder: RunFolder, verdicts: Iterable[Verdict]) -> None:
