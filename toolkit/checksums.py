@@ -70,10 +70,10 @@ def verify_checksums(
                 sizes = f"{states[name][0]:,} bytes, and was written with {written['bytes']:,}"
                 raise ValueError(f"{name} has {sizes}")
         rows = {name: [files[name]["crc32"], *states[name]] for name in files}
-        known = dict(_verified.get(str(folder.resolve()), {}))
-        for place in _records(folder):
-            known |= read_record(place)
-        unread = {name: state for name, state in states.items() if known.get(name) != rows[name]}
+        verified = dict(_verified.get(str(folder.resolve()), {}))
+        for record in _records(folder):
+            verified |= read_record(record)
+        unread = {name: state for name, state in states.items() if verified.get(name) != rows[name]}
         if not unread:
             return
         for name, checksum in _checksums(folder, unread).items():
@@ -137,9 +137,9 @@ def _remember(folder: Path, rows: Mapping[str, list[Any]], began: int) -> None:
     settled = {name: row for name, row in rows.items() if began - max(row[2:4]) > _SETTLED_NS}
     if not settled:
         return
-    for place in _records(folder):
+    for record in _records(folder):
         with suppress(OSError):
-            write_json(place, settled)
+            write_json(record, settled)
             return
     _verified[str(folder.resolve())] = settled
 

@@ -158,9 +158,9 @@ def _take(handle: int, path: Path, sweep: str) -> None:
         ) from error
     if (holder := _Holder.read(handle)).is_elsewhere:
         raise _held(path, holder)
-    own = _Holder(os.getpid(), socket.gethostname(), sweep)
+    this_process = _Holder(os.getpid(), socket.gethostname(), sweep)
     os.ftruncate(handle, 0)
-    os.pwrite(handle, json.dumps(own._asdict()).encode(), 0)
+    os.pwrite(handle, json.dumps(this_process._asdict()).encode(), 0)
     os.fsync(handle)
 
 
@@ -219,7 +219,9 @@ def file_system(path: Path | str) -> str:
             point = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), head.split(" ")[4])
             kinds[Path(point)] = tail.split(" ")[0]  # A later mount hides an earlier one.
     resolved = Path(path).resolve()
-    return next((kinds[each] for each in (resolved, *resolved.parents) if each in kinds), "unknown")
+    return next(
+        (kinds[folder] for folder in (resolved, *resolved.parents) if folder in kinds), "unknown"
+    )
 
 
 def is_local(path: Path | str) -> bool:

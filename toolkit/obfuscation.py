@@ -98,8 +98,10 @@ def is_obfuscated(path: Path) -> bool:
 
 def encrypt_lines(content: bytes) -> bytes:
     """UTF-8 text with each line obfuscated. A last line without a line break stays without one."""
-    by = canary()
-    return b"\n".join(_encrypted(line, by) if line else b"" for line in content.split(b"\n"))
+    encrypt = canary().encrypt
+    # Text that is not UTF-8, as in the log of a server, must not be lost.
+    lines = [line.decode("utf-8", "replace") for line in content.split(b"\n")]
+    return b"\n".join(_PREFIX + encrypt(line).encode("ascii") if line else b"" for line in lines)
 
 
 def decrypt_line(line: bytes, path: Path) -> bytes:
@@ -128,8 +130,3 @@ def read_text(path: Path, *, errors: str = "strict") -> str:
     """The UTF-8 text of a file, which may be obfuscated. Errors are those of reading a file, and
     `InputError` for an obfuscated one where no canary is set or it cannot decrypt the text."""
     return decrypt_lines(path.read_bytes(), path).decode("utf-8", errors)
-
-
-def _encrypted(line: bytes, by: Canary) -> bytes:
-    # Text that is not UTF-8, as in the log of a server, must not be lost.
-    return _PREFIX + by.encrypt(line.decode("utf-8", "replace")).encode("ascii")

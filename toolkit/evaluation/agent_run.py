@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -23,7 +23,6 @@ from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.evaluation.answers import (
     ExactAnswerJudge,
     Judge,
-    answer_tokens,
     holds_answer,
     polar_answer,
 )
@@ -44,7 +43,6 @@ from soundingline.toolkit.evaluation.funnel import (
     evidence_funnel,
     exposure_curves,
     needed_texts,
-    reach_by_tier,
     relevant_documents,
     step_measures,
     step_record,
@@ -59,6 +57,7 @@ from soundingline.toolkit.evaluation.retrieval import (
     PerQuestion,
     Texts,
     answer_coverage,
+    by_measure,
     checklist_measures,
     documents,
     list_counts,
@@ -104,30 +103,32 @@ def query_measures(question: str, searches: Sequence[AgentSearch]) -> dict[str, 
         - `added`, `dropped`, `exchanged`, `new`: 1 if that is its `queries.reformulation`.
     """
     asked, rows, earlier = terms(question), list[dict[str, float]](), set[str]()
-    before: frozenset[str] | None = None
-    for query, own, _, read in searches:
+    for search, before in zip(searches, [None, *searches], strict=False):
+        query, own_terms = search.query, search.terms
         row: dict[str, float] = {"words": len(query.split()), "operators": has_operator(query)}
         row["quoted"] = bool(parse_query(query).phrases)
         text = " ".join(query.casefold().split())
-        if own:
-            sources = {"question": own & asked, "shown": read, "neither": own - asked - read}
-            row |= {f"from_{name}": len(part) / len(own) for name, part in sources.items()}
+        if own_terms:
+            from_shown = search.read
+            row["from_question"] = len(own_terms & asked) / len(own_terms)
+            row["from_shown"] = len(from_shown) / len(own_terms)
+            row["from_neither"] = len(own_terms - asked - from_shown) / len(own_terms)
         if before is not None:
-            kind = reformulation(before, own)
-            row |= {name: name == kind for name in ("added", "dropped", "exchanged", "new")}
+            change = reformulation(before.terms, own_terms)
+            row |= {name: name == change for name in ("added", "dropped", "exchanged", "new")}
             row["repeated"] = text in earlier
         rows.append(row)
         earlier.add(text)
-        before = own
     turns = {"": rows, "_first": rows[:1], "_second": rows[1:2], "_later": rows[2:]}
     values = {"text_queries": float(len(rows))} if rows else {}
-    for turn, part in turns.items():
+    for turn, of_turn in turns.items():
         for name in _QUERY_FEATURES:
-            if known := [row[name] for row in part if name in row]:
-                values[f"query_{name}{turn}"] = sum(known) / len(known)
+            if numbers := [row[name] for row in of_turn if name in row]:
+                values[f"query_{name}{turn}"] = sum(numbers) / len(numbers)
     return values
 
 
+_LOST = Trajectory("", "", "failed")
 PHRASES_WITH_ANSWER = "phrases_with_answer"
 REWRITES_WITH_ANSWER = "rewrites_with_answer"
 _BROWSING = ("read_search_results",)
@@ -185,87 +186,92 @@ def evaluate_run(
         for tier, grades in benchmark.qrels.items()
     }
     evidence = with_targets(qrels["evidence"], targets)
+    relevant = relevant_documents(evidence)
     accepted = {qid: benchmark.answers[qid] for qid in qids if benchmark.answers.get(qid)}
     texts = texts or benchmark.document_texts
     needed = needed_texts(benchmark.topics, accepted, evidence, benchmark.needed_facts, texts)
     recorded: list[Trajectory] = []
-    shown: dict[str, bool] = {}
-    searching: PerQuestion = {}
+    answer_shown: set[str] = set()
+    searching: dict[str, dict[str, float]] = {}
     listed: dict[str, set[str]] = {}
     for trajectory in trajectories:
-        searches = searches_of(trajectory)
-        measured = branch_measures(trajectory, searches)
-        measured |= query_measures(trajectory.question, searches)
-        for name, value in measured.items():
-            searching.setdefault(name, {})[trajectory.qid] = value
-        shown[trajectory.qid] = needed.are_shown(trajectory)
-        listed[trajectory.qid] = _listed(trajectory)
+        qid, searches = trajectory.qid, searches_of(trajectory)
+        searching[qid] = branch_measures(trajectory, searches)
+        searching[qid] |= query_measures(trajectory.question, searches)
+        if needed.are_shown(trajectory):
+            answer_shown.add(qid)
+        listed[qid] = _listed(trajectory)
         usage = reprice(trajectory.usage, prices or {})
         recorded.append(replace(without_texts(trajectory), usage=usage))
     _check_questions(recorded, qids)
-    ended = [trajectory for trajectory in recorded if trajectory.status != "failed"]
-    rankings = {trajectory.qid: final_ranking(trajectory) for trajectory in ended}
+    ended = {row.qid: row for row in recorded if row.status != "failed"}
+    rankings = {qid: final_ranking(row) for qid, row in ended.items()}
     judge = judge or ExactAnswerJudge()
-    verdicts = [
-        judge.verdict(row.qid, row.answer, accepted[row.qid])
-        for row in ended
-        if row.qid in accepted
-    ]
-    correct = {verdict.qid: verdict.correct for verdict in verdicts}
-    counted = [row for row in ended if forced_answers or row.status not in FORCED_STATUSES]
-    qids_counted = {row.qid for row in counted}
-    f1 = {verdict.qid: verdict.f1 for verdict in verdicts if verdict.qid in qids_counted}
-    counted_correct = {qid: right for qid, right in correct.items() if qid in qids_counted}
-    with_forced = {} if forced_answers else {"accuracy_with_forced": _or_zero(accepted, correct)}
-    checklists, satisfaction = benchmark.checklists, benchmark.satisfaction
-    relevant = relevant_documents(evidence)
-    records = {
-        row.qid: step_record(
-            row,
-            relevant.get(row.qid, ()),
-            shown=shown[row.qid],
-            right=counted_correct.get(row.qid, False),
-            answered=_has_answer(row),
-        )
-        for row in recorded
+    verdicts = {
+        qid: judge.verdict(qid, row.answer, accepted[qid])
+        for qid, row in ended.items()
+        if qid in accepted
     }
+    correct = {qid: verdict.correct for qid, verdict in verdicts.items()}
+    counted = {
+        qid: verdict
+        for qid, verdict in verdicts.items()
+        if forced_answers or ended[qid].status not in FORCED_STATUSES
+    }
+    counted_correct = {qid: verdict.correct for qid, verdict in counted.items()}
+    with_forced = {} if forced_answers else {"accuracy_with_forced": _or_zero(accepted, correct)}
+    steps = {
+        qid: step_record(
+            ended.get(qid, _LOST),
+            relevant.get(qid, ()),
+            shown=qid in answer_shown,
+            right=counted_correct.get(qid, False),
+        )
+        for qid in needed.qids
+    }
+    usages = dict.fromkeys(name for row in recorded for name in row.usage)
     per_question = {
         **measure_rankings(
             rankings, evidence, with_judged(with_list_measures(measures, targets), evidence)
         ),
-        **checklist_measures(rankings, qids, targets, checklists, satisfaction),
+        **checklist_measures(rankings, qids, targets, benchmark.checklists, benchmark.satisfaction),
         **list_measures(rankings, targets, benchmark.missing_documents),
         **answer_coverage(rankings, accepted, texts),
         "accuracy": _or_zero(accepted, counted_correct),
         **with_forced,
-        "answer_f1": _or_zero(accepted, f1),
-        **step_measures(records, needed.qids),
-        "completion": _or_zero(qids, {row.qid: row.status == "completed" for row in ended}),
-        **_evidence_measures(ended, evidence, {row.qid: listed[row.qid] for row in ended}),
-        "citations_invented": {row.qid: _invented_citations(row) for row in ended},
-        **_guesses([row for row in recorded if row.qid in accepted], accepted),
-        **_effort(recorded),
-        **searching,
+        "answer_f1": _or_zero(accepted, {qid: verdict.f1 for qid, verdict in counted.items()}),
+        **step_measures(steps),
+        "completion": _or_zero(
+            qids, {qid: row.status == "completed" for qid, row in ended.items()}
+        ),
+        **_evidence_measures(ended, relevant, listed),
+        "citations_invented": {qid: _invented_citations(row) for qid, row in ended.items()},
+        **by_measure(
+            {row.qid: _guesses(row, accepted[row.qid]) for row in recorded if row.qid in accepted}
+        ),
+        **by_measure({row.qid: _effort(row, usages) for row in recorded}),
+        **by_measure(searching),
     }
+    left_out = {f"{LEFT_OUT}_{reason}": n for reason, n in needed.left_out.items() if n}
     evaluation = Evaluation(
         counts={
-            **_counts(recorded, qids, evidence, accepted),
-            **{f"{LEFT_OUT}_{reason}": n for reason, n in needed.left_out.items() if n},
-            **list_counts(targets, qids),
-            **_round_counts(recorded),
-            "without_verdict": sum(bool(verdict.error) for verdict in verdicts),
+            **_counts(recorded, qids, evidence, accepted, left_out | list_counts(targets, qids)),
+            "without_verdict": sum(bool(verdict.error) for verdict in verdicts.values()),
         },
         rankings=rankings,
-        funnel=evidence_funnel(ended, qrels),
-        curves=exposure_curves(ended, evidence) if relevant else {},
-        verdicts=verdicts,
+        funnel=evidence_funnel(list(ended.values()), qrels),
+        curves=exposure_curves(list(ended.values()), evidence) if relevant else {},
+        verdicts=list(verdicts.values()),
         judge=(judge.label or judge.name) if verdicts else "",
         prices={role: used.dated for role, (_, used) in (prices or {}).items() if used.known},
     )
+    confidences = {qid: ended[qid].answer.confidence for qid in counted}
     right = [correct.get(row.qid, False) for row in recorded]
     stated = judge.confidences() if isinstance(judge, ImportedVerdicts) else None
     published = browsecomp_plus_measures(recorded, right, accepted, evidence, stated)
-    return evaluation.with_values(per_question, {**_calibration(counted, correct), **published})
+    return evaluation.with_values(
+        per_question, {**_calibration(confidences, counted_correct), **published}
+    )
 
 
 def evaluate_run_folder(
@@ -286,23 +292,23 @@ def evaluate_run_folder(
         state: the folder's `state()` from before the judges read its trajectories. `InputError` if
             trajectories were written in the meantime.
     """
-    parts, evaluations = folder.repeats(), []
+    repeats, evaluations = folder.repeats(), []
     changed = InputError(
         f"trajectories of {folder.path} were written while it was evaluated",
         do="evaluate it again once the run has ended",
     )
-    if len(parts) != len(judges):
+    if len(repeats) != len(judges):
         raise changed
-    for part, judge in zip(parts, judges, strict=True):
-        trajectories = part.trajectories()
+    for repeat, judge in zip(repeats, judges, strict=True):
+        trajectories = repeat.trajectories()
         evaluation = evaluate_run(
             trajectories, benchmark, measures=measures, judge=judge, **options
         )
         evaluations.append(evaluation)
-        if part.number > 1:
-            write_verdicts(part, evaluation.verdicts)
-            ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{part.number}")
-            write_text(part.path / RANKINGS, ranking)
+        if repeat.number > 1:
+            write_verdicts(repeat, evaluation.verdicts)
+            ranking = trec_run(evaluation.rankings, f"{folder.name}-repeat{repeat.number}")
+            write_text(repeat.path / RANKINGS, ranking)
     evaluation = average_repeats(evaluations) if len(evaluations) > 1 else evaluations[0]
     write_evaluation(folder.path, evaluation, state=state)
     record_judges(folder)
@@ -361,14 +367,8 @@ def _check_questions(recorded: Sequence[Trajectory], qids: Sequence[str]) -> Non
             raise InputError(f"question {qid!r} has {count} trajectories", valid="one a question")
 
 
-def _has_answer(trajectory: Trajectory) -> bool:
-    """Whether the question has an answer in the required format that names anything."""
-    lacks_format = (final_message(trajectory) or {}).get(NO_FORMAT)
-    return not lacks_format and answer_tokens(trajectory.answer.exact) not in ([], ["unknown"])
-
-
-def _or_zero(qids: Iterable[str], known: Mapping[str, float]) -> dict[str, float]:
-    return {qid: float(known.get(qid, 0)) for qid in qids}
+def _or_zero(qids: Iterable[str], values: Mapping[str, float]) -> dict[str, float]:
+    return {qid: float(values.get(qid, 0)) for qid in qids}
 
 
 def _listed(trajectory: Trajectory) -> set[str]:
@@ -378,34 +378,31 @@ def _listed(trajectory: Trajectory) -> set[str]:
 
 
 def _evidence_measures(
-    ended: Sequence[Trajectory], evidence: Qrels, listed: Mapping[str, Collection[str]]
+    ended: Mapping[str, Trajectory],
+    relevant: Mapping[str, frozenset[str]],
+    listed: Mapping[str, set[str]],
 ) -> PerQuestion:
     """Recall by exposure tier, precision and recall of citations, and of runs with calls for
-    further pages the recall of what pages `listed`."""
-    relevant = relevant_documents(evidence)
-    precision, recall = {}, {}
-    for trajectory in ended:
+    further pages the recall of what pages `listed`, of every question with a relevant document."""
+    calls = chain.from_iterable(row.calls for row in ended.values())
+    browsed = any(call.name in _BROWSING and not call.error for call in calls)
+    rows = {}
+    for qid, docids in relevant.items():
+        trajectory = ended.get(qid, _LOST)
         # A passage is cited as `d1%p3`, which is a citation of its document.
         cited = {parent(docid) for docid in trajectory.answer.citations}
-        wanted = relevant.get(trajectory.qid, frozenset())
-        if cited and wanted:
-            precision[trajectory.qid] = len(cited & wanted) / len(cited)
-            recall[trajectory.qid] = len(cited & wanted) / len(wanted)
-    calls = chain.from_iterable(row.calls for row in ended)
-    browsed = any(call.name in _BROWSING and not call.error for call in calls)
-    on_pages = {
-        qid: len(documents.intersection(listed.get(qid, ()))) / len(documents)
-        for qid, documents in relevant.items()
-    }
-    return {
-        **{
-            f"recall_{tier}": {qid: reached / of for qid, (reached, of, _) in reach.items()}
-            for tier, reach in reach_by_tier(ended, evidence).items()
-        },
-        **({"recall_listed": on_pages} if browsed else {}),
-        "citation_precision": _or_zero(relevant, precision),
-        "citation_recall": _or_zero(relevant, recall),
-    }
+        found = {tier: trajectory.tiers.get(tier, ()) for tier in TIERS}
+        if browsed:
+            found["listed"] = tuple(listed[qid]) if qid in ended else ()
+        rows[qid] = {
+            **{
+                f"recall_{tier}": len(docids.intersection(shown)) / len(docids)
+                for tier, shown in found.items()
+            },
+            "citation_precision": len(docids & cited) / max(1, len(cited)),
+            "citation_recall": len(docids & cited) / len(docids),
+        }
+    return by_measure(rows)
 
 
 def _invented_citations(trajectory: Trajectory) -> float:
@@ -414,21 +411,19 @@ def _invented_citations(trajectory: Trajectory) -> float:
     return float(len(invented_citations(answer, shown)))
 
 
-def _guesses(rows: Sequence[Trajectory], accepted: Mapping[str, Sequence[str]]) -> PerQuestion:
+def _guesses(trajectory: Trajectory, answers: Sequence[str]) -> dict[str, float]:
     """How many phrases and rewritten queries of a question contain an accepted answer."""
-    phrases: dict[str, float] = {}
-    rewritten: dict[str, float] = {}
-    for trajectory in rows:
-        qid, answers = trajectory.qid, accepted[trajectory.qid]
-        searches = [call.notes for call in trajectory.calls]
-        notes = [row["enrichment"] for row in searches if "enrichment" in row]
-        if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
-            added = {each["phrase"] for row in enriched for each in row["phrases"] if each["kept"]}
-            phrases[qid] = float(sum(holds_answer(phrase, answers) for phrase in added))
-        notes = [row for search in searches for row in rewrites(search)]
-        if queries := _checked(qid, notes, list[_Rewritten]):
-            rewritten[qid] = float(len(guessed_rewrites(queries, trajectory.question, answers)))
-    return {PHRASES_WITH_ANSWER: phrases, REWRITES_WITH_ANSWER: rewritten}
+    qid, guesses = trajectory.qid, dict[str, float]()
+    searches = [call.notes for call in trajectory.calls]
+    notes = [row["enrichment"] for row in searches if "enrichment" in row]
+    if enriched := [*chain.from_iterable(_checked(qid, notes, list[list[_Enriched]]))]:
+        added = {item["phrase"] for row in enriched for item in row["phrases"] if item["kept"]}
+        guesses[PHRASES_WITH_ANSWER] = sum(holds_answer(phrase, answers) for phrase in added)
+    notes = [row for search in searches for row in rewrites(search)]
+    if queries := _checked(qid, notes, list[_Rewritten]):
+        guessed = guessed_rewrites(queries, trajectory.question, answers)
+        guesses[REWRITES_WITH_ANSWER] = len(guessed)
+    return guesses
 
 
 def _checked(qid: str, notes: Any, kind: Any) -> Any:
@@ -455,38 +450,31 @@ def guessed_rewrites(
     }
 
 
-def _effort(recorded: Sequence[Trajectory]) -> PerQuestion:
-    measures: PerQuestion = {}
-    usage = dict.fromkeys(name for trajectory in recorded for name in trajectory.usage)
-    for trajectory in recorded:
-        calls = trajectory.calls
-        succeeded = Counter(call.name for call in calls if not call.error)
-        exposed = {docid for tier in SHOWN for docid in trajectory.tiers.get(tier, ())}
-        values = {
-            "search_calls": sum(call.searched for call in calls),
-            **{name: sum(succeeded[tool] for tool in tools) for name, tools in _TOOLS.items()},
-            "tool_calls": len(calls),
-            "tool_errors": sum(bool(call.error) for call in calls),
-            "documents_exposed": len(exposed),
-            "tokens_exposed": sum(call.tokens for call in calls),
-            # Run files of other harnesses have a zero if they do not record the time.
-            "seconds": trajectory.seconds if trajectory.seconds or not trajectory.source else None,
-            **{f"usage_{name}": known_usage(trajectory.usage, name) for name in usage},
-        }
-        for measure, value in values.items():
-            if value is not None:
-                measures.setdefault(measure, {})[trajectory.qid] = float(value)
-    return measures
+def _effort(trajectory: Trajectory, usages: Iterable[str]) -> dict[str, float | None]:
+    """The effort of a question, with the `usages` that any question of the run has."""
+    calls = trajectory.calls
+    succeeded = Counter(call.name for call in calls if not call.error)
+    return {
+        "search_calls": sum(call.searched for call in calls),
+        **{name: sum(succeeded[tool] for tool in tools) for name, tools in _TOOLS.items()},
+        "tool_calls": len(calls),
+        "tool_errors": sum(bool(call.error) for call in calls),
+        "documents_exposed": len({d for tier in SHOWN for d in trajectory.tiers.get(tier, ())}),
+        "tokens_exposed": sum(call.tokens for call in calls),
+        # Run files of other harnesses have a zero if they do not record the time.
+        "seconds": trajectory.seconds if trajectory.seconds or not trajectory.source else None,
+        **{f"usage_{name}": known_usage(trajectory.usage, name) for name in usages},
+    }
 
 
 def _calibration(
-    ended: Sequence[Trajectory], correct: Mapping[str, bool]
+    confidences: Mapping[str, float | None], correct: Mapping[str, bool]
 ) -> dict[str, tuple[float, int]]:
     # By id, because bins separate answers of equal confidence in the order of the arguments.
     claims = [
-        (confidence, correct[row.qid])
-        for row in sorted(ended, key=lambda row: row.qid)
-        if row.qid in correct and (confidence := row.answer.confidence) is not None
+        (confidence, correct[qid])
+        for qid, confidence in sorted(confidences.items())
+        if confidence is not None
     ]
     if not claims:
         return {}
@@ -499,60 +487,60 @@ def _counts(
     qids: Sequence[str],
     evidence: Qrels,
     accepted: Mapping[str, Sequence[str]],
+    of_questions: Mapping[str, int],
 ) -> dict[str, int]:
-    statuses = Counter(trajectory.status for trajectory in recorded)
-    reasons = Counter(trajectory.reason for trajectory in recorded if trajectory.reason)
     polar = Counter(filter(None, map(polar_answer, accepted.values())))
-    calls = [call for trajectory in recorded for call in trajectory.calls]
-    refused = Counter(  # run files of other harnesses have sentences in place of codes
-        f"refused_{call.error if call.error.isidentifier() else 'other'}"
-        for call in calls
-        if call.error
+    counts = sum(map(_counts_of, recorded), Counter[str]())
+    reasons, errors = (
+        sorted(name for name in counts if name.startswith(prefix))
+        for prefix in ("ended_", "refused_")
     )
-    different = sum(len(set(map(_call_text, trajectory.calls))) for trajectory in recorded)
-    answered = uncalled = formless = 0
-    for trajectory in recorded:
-        answer, final = trajectory.answer, final_message(trajectory)
-        if trajectory.status != "failed":
-            has_answer = bool(answer.exact.strip() or answer.documents)
-            lacks_format = bool(final and final.get(NO_FORMAT))
-            answered += has_answer and not lacks_format
-            uncalled += not trajectory.calls and bool(has_answer or answer.explanation)
-            formless += lacks_format
+    of_rounds = ("uncalibrated", "unscored_documents") if counts["with_rounds"] else ()
     return {
         "questions": len(qids),
         "recorded": len(recorded),
         "missing": len(qids) - len(recorded),
-        "answered": answered,
-        "no_call": uncalled,
-        "reminded": sum(
-            any(message.get("demand") == "reminder" for message in trajectory.messages)
-            for trajectory in recorded
-        ),
-        "no_format": formless,
+        **{name: counts[name] for name in ("answered", "no_call", "reminded", "no_format")},
         "unjudged": len(qids) - len(evidence),
         "without_accepted_answer": len(qids) - len(accepted),
         **({"yes_no": polar.total(), "yes_no_by_chance": max(polar.values())} if polar else {}),
-        **{status: statuses[status] for status in STATUSES},
-        **{f"ended_{reason}": count for reason, count in sorted(reasons.items())},
-        "calls": len(calls),
-        "repeated": len(calls) - different,
-        "refused": refused.total(),
-        **dict(sorted(refused.items())),
+        **{name: counts[name] for name in (*STATUSES, *reasons, "calls", "repeated", "refused")},
+        **{name: counts[name] for name in errors},
+        **of_questions,
+        **{name: counts[name] for name in of_rounds},
     }
+
+
+def _counts_of(trajectory: Trajectory) -> Counter[str]:
+    """What a trajectory adds to the counts of its run."""
+    answer, final, calls = trajectory.answer, final_message(trajectory) or {}, trajectory.calls
+    ended, no_format = trajectory.status != "failed", bool(final.get(NO_FORMAT))
+    has_answer = bool(answer.exact.strip() or answer.documents)
+    errors = [call.error for call in calls if call.error]
+    demands = [message.get("demand") for message in trajectory.messages]
+    rounds = trajectory.rounds
+    counts = Counter[str](
+        answered=int(ended and has_answer and not no_format),
+        no_call=int(ended and not calls and bool(has_answer or answer.explanation)),
+        reminded=int("reminder" in demands),
+        no_format=int(ended and no_format),
+        calls=len(calls),
+        repeated=len(calls) - len(set(map(_call_text, calls))),
+        refused=len(errors),
+        with_rounds=int(bool(rounds)),
+        # Of agents that work in rounds: uncalibrated questions and documents without a score.
+        uncalibrated=int(any(row.get("probability") == "raw" for row in rounds)),
+        unscored_documents=sum(sum(row.get("unscored", {}).values()) for row in rounds),
+    )
+    counts.update(
+        [trajectory.status, *([f"ended_{trajectory.reason}"] if trajectory.reason else [])]
+    )
+    # Run files of other harnesses have sentences in place of codes.
+    counts.update(f"refused_{error if error.isidentifier() else 'other'}" for error in errors)
+    return counts
 
 
 def _call_text(call: RecordedCall) -> str:
     """The call without its reason; equal texts are equal calls."""
     arguments = {name: value for name, value in call.arguments.items() if name != "reason"}
     return json.dumps([call.name, arguments], sort_keys=True)
-
-
-def _round_counts(recorded: Sequence[Trajectory]) -> dict[str, int]:
-    """Of agents that work in rounds: uncalibrated questions and documents without a score."""
-    rounds = [trajectory.rounds for trajectory in recorded if trajectory.rounds]
-    if not rounds:
-        return {}
-    raw = [any(row.get("probability") == "raw" for row in rows) for rows in rounds]
-    unscored = [sum(row.get("unscored", {}).values()) for rows in rounds for row in rows]
-    return {"uncalibrated": sum(raw), "unscored_documents": sum(unscored)}

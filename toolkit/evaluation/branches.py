@@ -54,16 +54,16 @@ def searches_of(trajectory: Trajectory) -> list[AgentSearch]:
     small: set[str] = set()
     for call, query in calls[: last + 1]:  # no search follows later outputs
         if query is not None:
-            own = queries[len(searches)]
-            shown = {term for term in own & named if term in capital or term in small}
+            query_terms = queries[len(searches)]
+            shown = {term for term in query_terms & named if term in capital or term in small}
             read |= shown - used
-            used |= own
+            used |= query_terms
             names = frozenset(term for term in shown if term not in small)
-            search = AgentSearch(query, own, names, own & read)
+            search = AgentSearch(query, query_terms, names, query_terms & read)
             searches.append(search)
         output = call.output
         if output.startswith(_JSON):  # in which line breaks and accents are escapes
-            output = "\n".join(each.text for each in shown_texts([call]))
+            output = "\n".join(shown.text for shown in shown_texts([call]))
         for text in filter(None, (search.query for search in searches)):
             output = output.replace(text, " ")
         folded = output.casefold()

@@ -4,7 +4,7 @@ benchmarks."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, starmap
 from pathlib import PurePath
@@ -112,7 +112,6 @@ def compare(
     baseline: str | None = None,
     *,
     test: str = "randomisation",
-    interval: str = "percentile",
     family: str = "measure",
     margin: float | None = None,
     resamples: int = 9999,
@@ -133,7 +132,7 @@ def compare(
         margin: the smallest difference on the first of the measures that matters; a difference
             that is significantly smaller is `equivalent` (`PairedComparison.conclusion`). None:
             equivalence is not tested, nor is it for bounds.
-        test, interval, resamples, seed: see `statistics.paired_test`. Each comparison starts from
+        test, resamples, seed: see `statistics.paired_test`. Each comparison starts from
             the same seed, so that another run does not change the others' intervals.
 
     Returns:
@@ -157,29 +156,29 @@ def compare(
             )
     if measures is None:
         measures = [name for name in TESTED if all(name in run.per_question for run in runs)]
-    options = {"test": test, "interval": interval, "resamples": resamples, "seed": seed}
     bounds = bounds_among(runs, baseline)
     rows: list[tuple[str, str, str, Paired]] = []
     families: dict[tuple[str, bool], list[int]] = {}
     for measure in measures:
         for a, b in pairs:
             of_bound = not bounds.isdisjoint((a.name, b.name))
-            tested_margin = margin if measure == measures[0] and not of_bound else None
             row = paired_test(
                 *_shared_values(a, b, measure),
-                **options,  # type: ignore[arg-type]
-                margin=tested_margin,
+                test=test,
+                resamples=resamples,
+                seed=seed,
+                margin=margin if measure == measures[0] and not of_bound else None,
             )
             key = (measure if family == "measure" else "", of_bound)
             families.setdefault(key, []).append(len(rows))
             rows.append((measure, a.name, b.name, row))
     adjusted: dict[int, float] = {}
-    for places in families.values():
-        p_values = holm([rows[place][3].p for place in places])
-        adjusted |= dict(zip(places, p_values, strict=True))
+    for numbers in families.values():
+        p_values = holm([rows[number][3].p for number in numbers])
+        adjusted |= dict(zip(numbers, p_values, strict=True))
     equivalence = {
-        place: row.p_equivalence
-        for place, (*_, row) in enumerate(rows)
+        number: row.p_equivalence
+        for number, (*_, row) in enumerate(rows)
         if row.p_equivalence is not None
     }
     smaller = dict(zip(equivalence, holm(list(equivalence.values())), strict=True))
@@ -188,11 +187,11 @@ def compare(
             measure=measure,
             a=a,
             b=b,
-            p_holm=adjusted[place],
-            p_equivalence_holm=smaller.get(place),
+            p_holm=adjusted[number],
+            p_equivalence_holm=smaller.get(number),
             **vars(row),
         )
-        for place, (measure, a, b, row) in enumerate(rows)
+        for number, (measure, a, b, row) in enumerate(rows)
     )
     compared.note = stand_ins(runs)
     return compared
@@ -257,11 +256,11 @@ def _shared_values(
     if first.keys() == second.keys():
         return first, second
     # The runs must have the same questions; each leaves out only the effort that it does not know.
-    one, other = (set().union(*run.per_question.values()) for run in (a, b))
-    if one != other:
+    of_a, of_b = (set().union(*run.per_question.values()) for run in (a, b))
+    if of_a != of_b:
         raise InputError(
-            f"the runs {a.name} ({len(one)} questions) and {b.name} ({len(other)} questions) "
-            f"share {len(one & other)} on {measure}",
+            f"the runs {a.name} ({len(of_a)} questions) and {b.name} ({len(of_b)} questions) "
+            f"share {len(of_a & of_b)} on {measure}",
             valid="runs over the same questions",
             do="run or evaluate both over the same split and limit",
         )
@@ -323,10 +322,8 @@ class Systems:
 
     def of(self, name: str) -> System | None:
         """The system of the run with this name; None if there is no such run."""
-        return next(
-            (one for one in self.systems if any(run.name == name for run in one.runs.values())),
-            None,
-        )
+        names = ((system, {run.name for run in system.runs.values()}) for system in self.systems)
+        return next((system for system, of_runs in names if name in of_runs), None)
 
 
 def by_benchmark(runs: Sequence[EvaluatedRun]) -> list[list[EvaluatedRun]]:
@@ -372,9 +369,9 @@ def systems_of(runs: Sequence[EvaluatedRun], by: Sequence[str] = ()) -> Systems 
 def _different(runs: Sequence[EvaluatedRun]) -> int:
     """The number of benchmarks of runs on different contents, where those that differ in nothing
     but the share of the corpus are one."""
-    settings = [dict(run.manifest.get("config", {}).get(_BENCHMARK) or {}) for run in runs]
-    keys = [(one.pop("corpus_share", None), repr(one)) for one in settings]
-    return len({rest for _, rest in keys}) + len(keys) - len(set(keys))
+    configs = [dict(run.manifest.get("config", {}).get(_BENCHMARK) or {}) for run in runs]
+    settings = [(config.pop("corpus_share", None), repr(config)) for config in configs]
+    return len({rest for _, rest in settings}) + len(settings) - len(set(settings))
 
 
 def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems | None) -> list[str]:
@@ -398,19 +395,18 @@ def baselines_of(runs: Sequence[EvaluatedRun], baseline: str, systems: Systems |
 
 def _check_factors(groups: Sequence[Sequence[EvaluatedRun]], by: Sequence[str]) -> None:
     """`InputError` if the factors do not distinguish the runs on one benchmark."""
-    known = {name for group in groups for run in group for name in run.factors}
+    factors = {name for group in groups for run in group for name in run.factors}
     varied = {name for group in groups for name in varied_factors(group)}
-    if unknown := ", ".join(sorted(set(by) - known)):
-        raise InputError(
-            f"no run has the factor {unknown}", valid=", ".join(sorted(varied or known))
-        )
+    if unknown := ", ".join(sorted(set(by) - factors)):
+        valid = ", ".join(sorted(varied or factors))
+        raise InputError(f"no run has the factor {unknown}", valid=valid)
     for group in groups:
         first: dict[Any, EvaluatedRun] = {}
         for run in group:
-            other = first.setdefault(_settings(run, by), run)
-            if _settings(run, ()) != _settings(other, ()):
+            earlier = first.setdefault(_settings(run, by), run)
+            if _settings(run, ()) != _settings(earlier, ()):
                 raise InputError(
-                    f"{other.name} and {run.name} have the same {', '.join(by)} and differ "
+                    f"{earlier.name} and {run.name} have the same {', '.join(by)} and differ "
                     "otherwise",
                     valid="factors that distinguish the runs on one benchmark",
                     do=f"add {' or '.join(sorted(varied - set(by)))}",
@@ -490,25 +486,25 @@ def factor_labels(runs: Sequence[EvaluatedRun], factors: Sequence[str] | None = 
 
 def _benchmark_labels(runs: Sequence[EvaluatedRun]) -> list[str]:
     """The benchmarks' names, and for equal names the settings that differ."""
-    names = []
-    for run in runs:
-        settings = run.manifest.get("config", {}).get(_BENCHMARK) or {}
-        default = run.factors.get(_BENCHMARK) or _content(run)[:12]
-        names.append(str(settings.get("name") or default))
+    names = [
+        str(
+            (run.manifest.get("config", {}).get(_BENCHMARK) or {}).get("name")
+            or run.factors.get(_BENCHMARK)
+            or _content(run)[:12]
+        )
+        for run in runs
+    ]
     labels = []
     for run, name in zip(runs, names, strict=True):
-        alike = [one for one, other in zip(runs, names, strict=True) if other == name]
-        varied = [key for key in varied_factors(alike) if _of_benchmark(key)]
-        more = [value for value in _values(run, varied) if PurePath(value).name != name]
+        namesakes = [run for run, its_name in zip(runs, names, strict=True) if its_name == name]
+        varied = [factor for factor in varied_factors(namesakes) if _of_benchmark(factor)]
+        settings = [str(run.factors[factor]) for factor in varied if factor in run.factors]
+        more = [setting for setting in settings if PurePath(setting).name != name]
         labels.append(" ".join([name, *more]))
     return [
         label if labels.count(label) == 1 else f"{label} ({_content(run)[:12]})"
         for label, run in zip(labels, runs, strict=True)
     ]
-
-
-def _values(run: EvaluatedRun, factors: Iterable[str]) -> list[str]:
-    return [str(run.factors[name]) for name in factors if name in run.factors]
 
 
 def _named(factor: str, value: str) -> str:

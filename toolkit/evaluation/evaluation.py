@@ -8,15 +8,17 @@ arXiv 2411.00640).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Len
 from typing_extensions import NotRequired, TypedDict
 
 from soundingline.toolkit.data import Qrels, Topic
@@ -35,14 +37,13 @@ from soundingline.toolkit.files import (
     fingerprint,
     read_json,
     read_text,
-    remove_leftovers,
     write_json,
     write_quoting,
     write_text,
 )
 from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.redaction import redact
-from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder
+from soundingline.toolkit.runs.run_folder import EVALUATION_LOCK, METRICS, RunFolder, disk_errors
 from soundingline.toolkit.trajectory import mapping
 
 if TYPE_CHECKING:
@@ -57,17 +58,10 @@ _LARGEST = 1e30
 _REPEATS = "evaluation/repeats.json"
 _SUMMARY = "evaluation/summary.json"
 _MANIFEST = "manifest.json"
-
-
-class _CurvePoint(NamedTuple):
-    exposed: float
-    recall: float
-
-
 _FILES: Mapping[str, tuple[str, Any]] = {  # name -> a field of `Evaluation` and its type
     "evaluation/questions.json": ("per_question", PerQuestion),
     "evaluation/funnel.json": ("funnel", dict[str, PerQuestion]),
-    "evaluation/curves.json": ("curves", dict[str, list[_CurvePoint]]),
+    "evaluation/curves.json": ("curves", dict[str, list[Annotated[list[float], Len(2, 2)]]]),
     METRICS: ("metrics", dict[str, float]),
 }
 # Counts of questions, which are equal in all repeats. All other counts are of trajectories.
@@ -291,25 +285,24 @@ def average_repeats(evaluations: Sequence[Evaluation]) -> Evaluation:
         for measure, values in evaluation.per_question.items():
             for qid, value in values.items():
                 repeats.setdefault(measure, {}).setdefault(qid, []).append(value)
-    over_answers = {
-        name: (
-            _mean(each.metrics[name] for each in evaluations if name in each.metrics),
-            sum(each.denominators.get(name, 0) for each in evaluations),
-        )
-        for name in _keys(each.metrics for each in evaluations)
-        if name not in repeats
-    }
-    counts = {
-        name: sum(each.counts.get(name, 0) for each in evaluations)
-        for name in _keys(each.counts for each in evaluations)
-    }
-    counts |= {name: first.counts.get(name, 0) for name in OF_QUESTIONS if name in counts}
+    over_answers = {}
+    for name in _keys(evaluation.metrics for evaluation in evaluations):
+        if name not in repeats:
+            having = [evaluation for evaluation in evaluations if name in evaluation.metrics]
+            value = _mean(evaluation.metrics[name] for evaluation in having)
+            over_answers[name] = value, sum(evaluation.denominators[name] for evaluation in having)
+    counts = Counter[str]()
+    for evaluation in evaluations:
+        counts.update(evaluation.counts)
+    of_questions = {name: first.counts.get(name, 0) for name in OF_QUESTIONS if name in counts}
     averaged = replace(
         first,
-        counts={**counts, "repeats": len(evaluations)},
-        funnel=_mean_funnel([each.funnel for each in evaluations]),
+        counts={**counts, **of_questions, "repeats": len(evaluations)},
+        # All repeats have the same questions and judgements, so that means of means are means.
+        funnel=_mean_numbers([evaluation.funnel for evaluation in evaluations]),
         curves={
-            unit: _mean_curve([each.curves[unit] for each in evaluations]) for unit in first.curves
+            unit: _mean_curve([evaluation.curves[unit] for evaluation in evaluations])
+            for unit in first.curves
         },
         repeats=repeats,
     )
@@ -328,20 +321,15 @@ def _keys(maps: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(maps)))
 
 
-def _mean_funnel(
-    funnels: Sequence[Mapping[str, Mapping[str, Mapping[str, float]]]],
-) -> dict[str, dict[str, dict[str, float]]]:
-    # All repeats have the same questions and judgements, so means of means are means. A layer of
-    # reading that a repeat did not show counts as zeros.
-    result: dict[str, dict[str, dict[str, float]]] = {}
-    for judged in funnels[0]:
-        tables = [funnel[judged] for funnel in funnels]
-        for tier in _keys(tables):
-            rows = [table.get(tier, {}) for table in tables]
-            result.setdefault(judged, {})[tier] = {
-                name: _mean(row.get(name, 0.0) for row in rows) for name in _keys(rows)
-            }
-    return result
+def _mean_numbers(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The means of equally nested mappings, number by number. One that a table does not have counts
+    as 0, such as those of a layer of reading that a repeat did not show."""
+    return {
+        key: _mean_numbers([table.get(key, {}) for table in tables])
+        if any(isinstance(table.get(key), Mapping) for table in tables)
+        else _mean(table.get(key, 0.0) for table in tables)
+        for key in _keys(tables)
+    }
 
 
 def _mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
@@ -383,24 +371,15 @@ def write_evaluation(path: Path | str, evaluation: Evaluation, *, state: str) ->
     texts[METRICS] = metrics
     hashes = {name: fingerprint(text) for name, text in texts.items()}
     hashes[_SUMMARY] = fingerprint(dump_json(summary))
-    try:
-        with file_lock(folder.path / EVALUATION_LOCK):
-            for part in folder.repeats():
-                remove_leftovers(part.path)
-                remove_leftovers(part.path / "evaluation")
-            hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
-            (folder.path / METRICS).unlink(missing_ok=True)
-            write_verdicts(folder, evaluation.verdicts)
-            if not evaluation.repeats:
-                (folder.path / _REPEATS).unlink(missing_ok=True)
-            write_json(folder.path / _SUMMARY, {**summary, "files": hashes})
-            for name, text in texts.items():
-                write_text(folder.path / name, text)
-    except OSError as error:
-        raise InputError(
-            f"cannot write the evaluation of {folder.path}: {error.strerror or error}",
-            do="free or change the disk, then evaluate again",
-        ) from error
+    with disk_errors(folder.path / "evaluation"), file_lock(folder.path / EVALUATION_LOCK):
+        hashes[_MANIFEST] = fingerprint(_compared(folder.manifest()))
+        (folder.path / METRICS).unlink(missing_ok=True)
+        write_verdicts(folder, evaluation.verdicts)
+        if not evaluation.repeats:
+            (folder.path / _REPEATS).unlink(missing_ok=True)
+        write_json(folder.path / _SUMMARY, {**summary, "files": hashes})
+        for name, text in texts.items():
+            write_text(folder.path / name, text)
 
 
 def write_verdicts(folder: RunFolder, verdicts: Iterable[Verdict]) -> None:
@@ -422,7 +401,7 @@ def load_run(path: Path | str, name: str = "") -> EvaluatedRun:
 
 
 def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
-    manifest, written, summary = folder.manifest(), _written(folder), _read_summary(folder)
+    manifest, summary = folder.manifest(), _read_summary(folder)
     if summary["trajectories"] != folder.state():
         raise InputError(
             f"the evaluation of {folder.path} is not of the trajectories that are there now",
@@ -432,7 +411,7 @@ def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
     several, redacted = summary["counts"].get("repeats", 1) > 1, redact(manifest)
     files = {field: _read(folder, file, kind, summary) for file, (field, kind) in _FILES.items()}
     files["curves"] = {unit: [(x, y) for x, y in curve] for unit, curve in files["curves"].items()}
-    run = EvaluatedRun(
+    return EvaluatedRun(
         name=name or folder.name,
         factors=redacted.get("factors", {}),
         manifest=redacted,
@@ -444,12 +423,6 @@ def _load_run(folder: RunFolder, name: str) -> EvaluatedRun:
         judges=_read_judges(folder, summary),
         **files,
     )
-    if _written(folder) != written:  # A file system without locks does not make the writer wait.
-        raise InputError(
-            f"the run {folder.path} was evaluated anew while its evaluation was read",
-            do="run the same command again",
-        )
-    return run
 
 
 def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
@@ -468,30 +441,24 @@ def load_runs(paths: Sequence[Path | str]) -> list[EvaluatedRun]:
 
 def read_rankings(folder: RunFolder) -> str:
     """The rankings that were evaluated, as a TREC run; `InputError` without a sound file."""
-    _written(folder)
-    path = folder.path / RANKINGS
+    summary, path = _read_summary(folder), folder.path / RANKINGS
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}", do=_evaluate_again(folder)) from error
-    _check_hash(folder, RANKINGS, text, _read_summary(folder))
+    _check_hash(folder, RANKINGS, text, summary)
     return text
 
 
-def _written(folder: RunFolder) -> tuple[int, int]:
-    """What distinguishes one writing of `metrics.json` from another. `InputError` if it is absent:
-    it is removed first and written last."""
-    try:
-        written = (folder.path / METRICS).stat()
-    except FileNotFoundError:
+def _read_summary(folder: RunFolder) -> _Summary:
+    """The summary, by whose hashes other files are known to be of the same evaluation, also on a
+    file system without locks. `InputError` without `metrics.json`, which is removed first and
+    written last."""
+    if not (folder.path / METRICS).exists():
         raise InputError(
             f"the run {folder.path} has not been evaluated",
             do=f"run: soundingline evaluate {folder.path}",
-        ) from None
-    return written.st_ino, written.st_mtime_ns
-
-
-def _read_summary(folder: RunFolder) -> _Summary:
+        )
     summary: _Summary = read_json(folder.path / _SUMMARY, _Summary, do=_evaluate_again(folder))
     content = {key: value for key, value in summary.items() if key != "files"}
     _check_hash(folder, _SUMMARY, dump_json(content), summary)

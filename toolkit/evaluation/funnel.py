@@ -19,16 +19,19 @@ import numpy as np
 from soundingline.toolkit.corpus.segmentation import rule_spans
 from soundingline.toolkit.data import Qrels, StatedFact, Topic
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.evaluation.answers import findable, found_in, needs_sentence
-from soundingline.toolkit.evaluation.retrieval import PerQuestion, Texts
+from soundingline.toolkit.evaluation.answers import (
+    answer_tokens,
+    findable,
+    found_in,
+    needs_sentence,
+)
+from soundingline.toolkit.evaluation.retrieval import PerQuestion, Texts, by_measure
 from soundingline.toolkit.evaluation.statistics import Values
 from soundingline.toolkit.search.answers import ShownText, shown_texts, stating_documents
 from soundingline.toolkit.search.tool import LAYERS
-from soundingline.toolkit.trajectory import TIERS, Trajectory
+from soundingline.toolkit.trajectory import NO_FORMAT, TIERS, Trajectory, final_message
 
 SHOWN = ("previewed", "opened")
-Reach = dict[str, tuple[int, int, int]]
-"""Question -> the relevant documents that it reached, all relevant ones, and all exposed ones."""
 
 
 def relevant_documents(qrels: Qrels) -> dict[str, frozenset[str]]:
@@ -38,23 +41,6 @@ def relevant_documents(qrels: Qrels) -> dict[str, frozenset[str]]:
         for qid, grades in qrels.items()
     }
     return {qid: docids for qid, docids in relevant.items() if docids}
-
-
-def reach_by_tier(trajectories: Sequence[Trajectory], qrels: Qrels) -> dict[str, Reach]:
-    """The reach of each exposure tier, of every question with a relevant document."""
-    relevant = relevant_documents(qrels)
-    return {
-        tier: _reach({row.qid: row.tiers.get(tier, ()) for row in trajectories}, relevant)
-        for tier in TIERS
-    }
-
-
-def _reach(exposed: Mapping[str, Collection[str]], relevant: Mapping[str, frozenset[str]]) -> Reach:
-    seen = {qid: set(exposed.get(qid, ())) for qid in relevant}
-    return {
-        qid: (len(docids & seen[qid]), len(docids), len(seen[qid]))
-        for qid, docids in relevant.items()
-    }
 
 
 def evidence_funnel(
@@ -79,26 +65,32 @@ def evidence_funnel(
             tokens[str(call.notes.get("layer"))] += call.tokens
         for exposure in row.exposures:
             layers.setdefault(exposure.layer, {}).setdefault(row.qid, set()).add(exposure.docid)
+    exposed: dict[str, Mapping[str, Collection[str]]] = {
+        tier: {row.qid: row.tiers.get(tier, ()) for row in trajectories} for tier in TIERS
+    }
+    exposed |= {layer: layers[layer] for layer in LAYERS if layer in layers}
     funnel = {}
     for judged, grades in qrels.items():
-        if not (relevant := relevant_documents(grades)):
-            continue
-        shown = {layer: _reach(layers[layer], relevant) for layer in LAYERS if layer in layers}
-        funnel[judged] = {
-            step: _summary(reach)
-            for step, reach in {**reach_by_tier(trajectories, grades), **shown}.items()
-        }
-        for layer in shown.keys() & tokens.keys():
-            funnel[judged][layer]["tokens"] = tokens[layer] / len(relevant)
+        if relevant := relevant_documents(grades):
+            funnel[judged] = {
+                step: _reached(documents, relevant) for step, documents in exposed.items()
+            }
+            for layer in exposed.keys() & tokens.keys():
+                funnel[judged][layer]["tokens"] = tokens[layer] / len(relevant)
     return funnel
 
 
-def _summary(reach: Reach) -> dict[str, float]:
-    reached, relevant, documents = np.array(list(reach.values())).T
+def _reached(
+    exposed: Mapping[str, Collection[str]], relevant: Mapping[str, frozenset[str]]
+) -> dict[str, float]:
+    """`macro`, `micro` and `documents` of the step that `exposed` these documents by question."""
+    seen = {qid: set(exposed.get(qid, ())) for qid in relevant}
+    counts = [(len(docids & seen[qid]), len(docids)) for qid, docids in relevant.items()]
+    reached, relevant_counts = np.array(counts).T
     return {
-        "macro": float(np.mean(reached / relevant)),
-        "micro": float(reached.sum() / relevant.sum()),
-        "documents": float(documents.mean()),
+        "macro": float(np.mean(reached / relevant_counts)),
+        "micro": float(reached.sum() / relevant_counts.sum()),
+        "documents": float(np.mean([*map(len, seen.values())])),
     }
 
 
@@ -125,17 +117,17 @@ def exposure_curves(
         steps: list[tuple[int, float]] = []
         top = 1
         for trajectory in trajectories:
-            wanted = relevant.get(trajectory.qid, frozenset())
+            evidence = relevant.get(trajectory.qid, frozenset())
             first: dict[str, int] = {}
-            for exposure in trajectory.exposures if wanted else ():
+            for exposure in trajectory.exposures if evidence else ():
                 if exposure.tier in SHOWN:
                     exposed = getattr(exposure, unit)
                     top = max(top, exposed)
                     first.setdefault(exposure.docid, exposed)
             steps += [
-                (exposed, 1 / (len(wanted) * len(relevant)))
+                (exposed, 1 / (len(evidence) * len(relevant)))
                 for docid, exposed in first.items()
-                if docid in wanted
+                if docid in evidence
             ]
         steps.sort()
         grid = np.unique(np.rint(np.geomspace(1, top, points)).astype(np.int64))
@@ -191,11 +183,11 @@ class NeededTexts:
         none does. For a question of which it is not known what must be shown, `[None]`."""
         if qid in self.facts:
             return stating_documents(self.facts[qid], shown)
-        wanted = self.phrases.get(qid, {})
+        phrases = self.phrases.get(qid, {})
         holding = (
-            each.docid
-            for each in shown
-            if each.docid in wanted and found_in(f"{each.title}\n{each.text}", wanted[each.docid])
+            text.docid
+            for text in shown
+            if text.docid in phrases and found_in(f"{text.title}\n{text.text}", phrases[text.docid])
         )
         return [next(holding, None)]
 
@@ -237,13 +229,13 @@ def needed_texts(
             questions.setdefault(docid, []).append(qid)
     phrases: dict[str, dict[str, list[str]]] = {}
     for docid, text in texts(questions.keys()) if questions else ():
-        held = found_in(text, {each for qid in questions[docid] for each in answers[qid]})
+        in_text = found_in(text, {phrase for qid in questions[docid] for phrase in answers[qid]})
         for qid in questions[docid]:
-            if present := [each for each in answers[qid] if each in held]:
+            if present := [phrase for phrase in answers[qid] if phrase in in_text]:
                 phrases.setdefault(qid, {})[docid] = _with_sentences(text, present)
     left_out["not_in_evidence"] = len(answers) - len(phrases)
-    known = {qid: facts[qid] for qid in accepted if facts.get(qid)}
-    return NeededTexts(phrases, known, left_out)
+    with_facts = {qid: facts[qid] for qid in accepted if facts.get(qid)}
+    return NeededTexts(phrases, with_facts, left_out)
 
 
 def _with_sentences(text: str, phrases: Sequence[str]) -> list[str]:
@@ -251,7 +243,7 @@ def _with_sentences(text: str, phrases: Sequence[str]) -> list[str]:
     short = [phrase for phrase in phrases if needs_sentence(phrase)]
     sentences = [text[start:end] for start, end in rule_spans(text)] if short else []
     long = [phrase for phrase in phrases if phrase not in short]
-    return [*long, *findable([each for each in sentences if found_in(each, short)])]
+    return [*long, *findable([sentence for sentence in sentences if found_in(sentence, short)])]
 
 
 class StepRecord(NamedTuple):
@@ -275,14 +267,14 @@ class StepRecord(NamedTuple):
     @property
     def passed(self) -> tuple[bool, ...]:
         """For each step, whether the question passed it and all before it."""
-        return tuple(accumulate(self[: len(STEPS)], and_))
+        return tuple(accumulate([step and not self.failed for step in self[: len(STEPS)]], and_))
 
     @property
     def label(self) -> str:
         """The one of `LABELS` that describes the question."""
-        passed = sum(self.passed)
         if self.failed:
             return "failed"
+        passed = sum(self.passed)
         if self.right:
             return "right" if passed == len(STEPS) else "right_unsupported"
         if passed < len(STEPS) - 1:
@@ -291,38 +283,38 @@ class StepRecord(NamedTuple):
 
 
 def step_record(
-    trajectory: Trajectory, relevant: Collection[str], *, shown: bool, right: bool, answered: bool
+    trajectory: Trajectory, relevant: Collection[str], *, shown: bool, right: bool
 ) -> StepRecord:
     """The record of a trajectory. A step that a tool does not have is passed together with a later
     one: what was opened counts as previewed and surfaced, and so does an answer that was shown. An
-    excerpt with the answer therefore counts as opened."""
+    excerpt with the answer therefore counts as opened. An answer that is not in the required
+    format, or that names nothing, was not given."""
     opened, previewed, surfaced = (
         not set(relevant).isdisjoint(trajectory.tiers.get(tier, ()))
         for tier in ("opened", "previewed", "surfaced")
     )
     opened |= shown
     previewed |= opened
-    failed = trajectory.status == "failed"
-    return StepRecord(surfaced | previewed, previewed, opened, shown, right, answered, failed)
+    lacks_format = (final_message(trajectory) or {}).get(NO_FORMAT)
+    named = answer_tokens(trajectory.answer.exact) not in ([], ["unknown"])
+    return StepRecord(
+        surfaced=surfaced | previewed,
+        previewed=previewed,
+        opened=opened,
+        answer_shown=shown,
+        right=right,
+        answered=named and not lacks_format,
+        failed=trajectory.status == "failed",
+    )
 
 
-def step_measures(records: Mapping[str, StepRecord], qids: Collection[str]) -> PerQuestion:
-    """The steps that each question passed and its label, as values of 0 and 1. A question that
-    failed, or has no record, has passed no step."""
-    lost = StepRecord(False, False, False, False, False, failed=True)
-    known = {qid: records.get(qid, lost) for qid in qids}
-    known = {qid: lost if record.failed else record for qid, record in known.items()}
-    if not known:
-        return {}
-    steps = {
-        name: {qid: float(record.passed[place]) for qid, record in known.items()}
-        for place, name in enumerate(STEP_MEASURES[:-1])
-    }
-    labels = {
-        f"label_{label}": {qid: float(record.label == label) for qid, record in known.items()}
-        for label in LABELS
-    }
-    return {**steps, **labels}
+def step_measures(records: Mapping[str, StepRecord]) -> PerQuestion:
+    """The steps that each question passed and its label, as values of 0 and 1."""
+    rows: dict[str, dict[str, float]] = {}
+    for qid, record in records.items():
+        rows[qid] = dict(zip(STEP_MEASURES[:-1], record.passed, strict=False))
+        rows[qid] |= {f"label_{label}": label == record.label for label in LABELS}
+    return by_measure(rows)
 
 
 class StepTerm(NamedTuple):
@@ -377,7 +369,7 @@ def decomposed_difference(a: Measured, b: Measured, *, samples: int = 2000) -> d
             valid="two evaluated runs over the same questions with answers and evidence",
             do="evaluate both runs again",
         )
-    shares = np.concatenate([_share_matrix(each, qids) for each in (a, b)], axis=1)
+    shares = np.concatenate([_share_matrix(per_question, qids) for per_question in (a, b)], axis=1)
     names = (*STEPS, "right_unsupported", "difference")
     return dict(zip(names, _bootstrapped(_terms, shares, samples), strict=True))
 

@@ -151,11 +151,12 @@ def distance(point: GridPoint) -> float:
     average length. Like b, it is between 0 and 1, and a step of k1 counts less the higher k1 is.
     """
     saturating = {"k1", "weight"}
-    one, two = (
-        [v / (1 + v) if name in saturating else v for name, v in point_settings(each).items()]
-        for each in (point, (*DEFAULT_POINT, *DEFAULT_ENRICHMENT)[: len(point)])
-    )
-    return math.dist(one, two)
+    default = (*DEFAULT_POINT, *DEFAULT_ENRICHMENT)[: len(point)]
+    scaled = [
+        [v / (1 + v) if name in saturating else v for name, v in point_settings(settings).items()]
+        for settings in (point, default)
+    ]
+    return math.dist(*scaled)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from annotated_types import Interval
+from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from soundingline.toolkit.errors import InputError, parse
@@ -70,10 +72,13 @@ _CORRECT = {"yes": True, "true": True, "no": False, "false": False}
 class _Reply(TypedDict):
     """The arguments of the tool."""
 
+    __pydantic_config__ = ConfigDict(  # type: ignore[misc]
+        extra="forbid", strict=True, allow_inf_nan=False
+    )
     extracted_answer: str
     reasoning: str
     correct: bool
-    confidence: float | None
+    confidence: Annotated[float, Interval(ge=0, le=100)] | None
 
 
 class JudgeCase(NamedTuple):
@@ -117,7 +122,6 @@ class LlmJudge:
     their texts cannot leave (`soundingline.toolkit.llm.prompts`).
 
     Args:
-        model: the model, whose name and settings are recorded; None for the model of `bind`.
         reference: whether the judge sees the accepted answers, or only question and response.
         prompt: `browsecomp_plus`, `pi_serini`, or the path of a prompt with the places
             `{question}`, `{response}` and, with a reference, `{accepted}`; None for ours.
@@ -133,19 +137,17 @@ class LlmJudge:
     def __init__(
         self,
         *,
-        model: LanguageModel | None = None,
         reference: bool = True,
         prompt: str | None = None,
         tool: bool = True,
     ) -> None:
-        self.model = identity(model) if model else ""
-        self.settings = model.settings if model else SamplingParams()
+        self.model, self.settings = "", SamplingParams()
         self.reference, self.tool = reference, tool
         path = PROMPTS / f"{prompt or ('judge' if reference else 'judge_reference_free')}.txt"
         self.prompt = _prompt(Path(prompt) if prompt and not path.is_file() else path, reference)
 
     def bind(self, model: LanguageModel) -> LlmJudge:
-        """A copy of this judge with a model."""
+        """A copy of this judge with a model, whose name and settings are recorded."""
         bound = copy.copy(self)
         bound.model, bound.settings = identity(model), model.settings
         return bound
@@ -185,12 +187,12 @@ class LlmJudge:
         return read_verdict(case, turn) if self.tool else verdict_in_text(case, turn.text)
 
     def _request(self, case: JudgeCase) -> str:
-        parts = {
+        sections = {
             "question": case.question,
             "accepted": "\n".join(case.accepted),
             "response": case.response,
         }
-        return spotlight(self.prompt, parts)
+        return spotlight(self.prompt, sections)
 
 
 class RecordedVerdicts(Judge):
@@ -249,20 +251,16 @@ def read_verdict(case: JudgeCase, turn: Turn) -> ModelVerdict:
     if text.startswith("```") and text.endswith("```") and len(text) > 6:
         text = text[3:-3].removeprefix("json").strip()
     try:
-        value = decode_json(text)
-        parse(_Reply, value, where="a verdict", strict=True)
-        if value.keys() != _Reply.__annotations__.keys():
-            raise ValueError("a field too many")
-        if not 0 <= (value["confidence"] or 0) <= 100:
-            raise ValueError("a confidence is from 0 to 100")
+        reply = decode_json(text)
+        parse(_Reply, reply, where="a verdict", strict=True)
     except (InputError, ValueError):
         return _wrong(case, text[:500], UNREADABLE)
     return ModelVerdict(
         qid=case.qid,
-        correct=value["correct"],
-        extracted=value["extracted_answer"],
-        reasoning=value["reasoning"],
-        confidence=value["confidence"],
+        correct=reply["correct"],
+        extracted=reply["extracted_answer"],
+        reasoning=reply["reasoning"],
+        confidence=reply["confidence"],
         case=case.fingerprint,
     )
 
@@ -359,8 +357,8 @@ class VerdictFile:
 
     def left(self, cases: Iterable[JudgeCase]) -> list[JudgeCase]:
         """The cases whose response has no verdict yet, or whose request failed."""
-        known = self.read()
-        judged = {row.qid: row.case for row in known.values() if row.error != FAILED}
+        recorded = self.read()
+        judged = {row.qid: row.case for row in recorded.values() if row.error != FAILED}
         return [case for case in cases if judged.get(case.qid) != case.fingerprint]
 
 
@@ -396,17 +394,17 @@ def record_judges(folder: RunFolder) -> dict[str, RecordedJudge]:
     judges: dict[str, RecordedJudge] = {ExactAnswerJudge.name: {"model": "", "verdicts": {}}}
     by_rule = judges[ExactAnswerJudge.name]["verdicts"]
     do = f"run: soundingline evaluate {folder.path}"
-    for part in folder.repeats():
-        for row in read_json(part.path / VERDICTS, list[Verdict], do=do):
-            by_rule[repeat_id(row["qid"], part.number)] = row["exact"] or row["contained"]
-        for path in sorted((part.path / "evaluation").glob("verdicts-*.jsonl")):
+    for repeat in folder.repeats():
+        for row in read_json(repeat.path / VERDICTS, list[Verdict], do=do):
+            by_rule[repeat_id(row["qid"], repeat.number)] = row["exact"] or row["contained"]
+        for path in sorted((repeat.path / "evaluation").glob("verdicts-*.jsonl")):
             name = path.stem.removeprefix("verdicts-")
             if name not in judges:
                 model = str(read_json_lines(path)[0].get("model", "")).partition("@")[0]
                 judges[name] = {"model": model, "verdicts": {}}
             for qid, recorded in verdicts_in(path).items():
                 if recorded.error != FAILED:
-                    judges[name]["verdicts"][repeat_id(qid, part.number)] = recorded.correct
+                    judges[name]["verdicts"][repeat_id(qid, repeat.number)] = recorded.correct
     path = folder.path / JUDGES
     if len(judges) > 1:
         write_json(path, {"trajectories": folder.state(), "judges": judges})

@@ -97,10 +97,10 @@ def browsecomp_plus_measures(
         `<measure>_published` -> its value, and the number of questions or answers.
     """
     pairs = zip(recorded, right, strict=True)
-    known = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
-    if not known:
+    answerable = [pair for pair in pairs if pair[0].qid in accepted or not accepted]
+    if not answerable:
         return {}
-    recalls = [published_recall(row, judged.get(row.qid, {})) for row, _ in known]
+    recalls = [published_recall(row, judged.get(row.qid, {})) for row, _ in answerable]
     figures: dict[str, list[float]] = {
         "search_calls": [
             sum(
@@ -108,23 +108,25 @@ def browsecomp_plus_measures(
                 for name, count in tool_call_counts(row).items()
                 if _NO_SEARCH not in name and any(word in name for word in _SEARCH_WORDS)
             )
-            for row, _ in known
+            for row, _ in answerable
         ],
-        "completion": [published_status(row) == "completed" for row, _ in known],
+        "completion": [published_status(row) == "completed" for row, _ in answerable],
         "recall": [value for value in recalls if value is not None],
     }
     if accepted:
-        figures["accuracy"] = [bool(judged_response(row)) and correct for row, correct in known]
+        figures["accuracy"] = [
+            bool(judged_response(row)) and correct for row, correct in answerable
+        ]
     values = {name: (sum(row) / len(row), len(row)) for name, row in figures.items() if row}
     if accepted:
-        answered = [(row, correct) for row, correct in known if judged_response(row)]
+        answered = [(row, correct) for row, correct in answerable if judged_response(row)]
         if confidences is None:
             stated = ((row.qid, row.answer.confidence) for row, _ in answered)
             confidences = {qid: 100.0 if value is None else value for qid, value in stated}
         counted = [(row.qid, correct) for row, correct in answered if row.qid in confidences]
-        error = rms_calibration_error_published(
-            [confidences[qid] for qid, _ in counted], [correct for _, correct in counted]
-        )
+        stated_confidences = [confidences[qid] for qid, _ in counted]
+        verdicts = [correct for _, correct in counted]
+        error = rms_calibration_error(stated_confidences, verdicts, published=True)
         values["calibration_error"] = (error, len(counted))
         if judged:
             values |= _citations([row for row, _ in answered], judged)
@@ -134,12 +136,12 @@ def browsecomp_plus_measures(
 def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple[float, int]]:
     precision, recall = [], []
     for row in answered:
-        wanted, text = judged.get(row.qid, {}).keys(), judged_response(row)
+        evidence, text = judged.get(row.qid, {}).keys(), judged_response(row)
         bracketed = [inner for brackets in _BRACKETS for inner in brackets.findall(text)]
         if cited := {number for inner in bracketed for number in _NUMBER.findall(inner)}:
-            right = len(cited & wanted)
-            precision.append(right / len(cited))
-            recall.append(right / len(wanted) if wanted else 0.0)
+            shared = len(cited & evidence)
+            precision.append(shared / len(cited))
+            recall.append(shared / len(evidence) if evidence else 0.0)
     count = len(precision)
     return {
         "citation_precision": (sum(precision) / max(count, 1), count),
@@ -148,38 +150,32 @@ def _citations(answered: Iterable[Trajectory], judged: Qrels) -> dict[str, tuple
 
 
 def rms_calibration_error(
-    confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
+    confidences: Sequence[float],
+    correct: Sequence[bool],
+    bin_size: int = 100,
+    *,
+    published: bool = False,
 ) -> float:
     """The RMS calibration error with adaptive bins (Hendrycks et al., 2019), in per cent (0 to
     100); `ValueError` without answers.
 
     Answers are sorted by confidence (0 to 100) and cut into bins of `bin_size`; the last bin takes
     the remainder. Those of equal confidence, also but for rounding, keep their order.
+
+    The error that BrowseComp-Plus's evaluator has `published` leaves the last, most confident bin
+    out of the sum but keeps its answers in the total, so that 130 answers at full confidence, all
+    wrong, have 0, as any fewer than `bin_size` answers have.
     """
+    if published and len(confidences) < bin_size:
+        return 0.0
     if not confidences:
         raise ValueError("calibration needs at least one answer")
-    return _error(equal_ties(confidences).tolist(), correct, bin_size, skip_last=False)
-
-
-def rms_calibration_error_published(
-    confidences: Sequence[float], correct: Sequence[bool], bin_size: int = 100
-) -> float:
-    """The calibration error that BrowseComp-Plus's evaluator gives for the same answers, 0 below
-    `bin_size` answers. It leaves the last, most confident bin out of the sum but keeps its answers
-    in the total, so 130 answers at full confidence, all wrong, give 0."""
-    if len(confidences) < bin_size:
-        return 0.0
-    return _error(confidences, correct, bin_size, skip_last=True)
-
-
-def _error(
-    confidences: Sequence[float], correct: Sequence[bool], bin_size: int, *, skip_last: bool
-) -> float:
-    stated = np.asarray(confidences, dtype=float) / 100
+    values = confidences if published else equal_ties(confidences)
+    stated = np.asarray(values, dtype=float) / 100
     right = np.asarray(correct, dtype=float)
     ends = [bin_size * number for number in range(1, max(1, len(stated) // bin_size))]
     bins = np.split(np.argsort(stated, kind="stable"), ends)
     total = 0.0
-    for rows in bins[:-1] if skip_last else bins:
+    for rows in bins[:-1] if published else bins:
         total += len(rows) * (stated[rows].mean() - right[rows].mean()) ** 2
     return float(100 * np.sqrt(total / len(stated)))

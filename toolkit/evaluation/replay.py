@@ -128,21 +128,21 @@ def _adapted(
     if an agent of ours got them wrong; otherwise the tool's own name, with the arguments that it
     knows. `foreign`: the call was made to a tool of another harness."""
     functions = [spec.get("function", spec) for spec in tool.specs()]
-    parameters = {each["name"]: each["parameters"]["properties"] for each in functions}
-    known = parameters.get(call.name, {})
-    fits = bool(known) and call.arguments.keys() <= known.keys()
+    parameters = {spec["name"]: spec["parameters"]["properties"] for spec in functions}
+    accepted = parameters.get(call.name, {})
+    fits = bool(accepted) and call.arguments.keys() <= accepted.keys()
     if not foreign and (fits or call.error):
         return call.name, call.arguments
-    use = tool.search_tool if call.name in SEARCHES else None
-    use = tool.read_tool if call.name in _READING else use
-    name = call.name if known or use is None else use[0]
-    known = parameters.get(name, {})
-    arguments = {key: value for key, value in call.arguments.items() if key in known}
-    if use and use == tool.search_tool:
+    counterpart = tool.search_tool if call.name in SEARCHES else None
+    counterpart = tool.read_tool if call.name in _READING else counterpart
+    name = call.name if accepted or counterpart is None else counterpart[0]
+    accepted = parameters.get(name, {})
+    arguments = {key: value for key, value in call.arguments.items() if key in accepted}
+    if counterpart and counterpart == tool.search_tool:
         for key in QUERIES:
             if key in call.arguments:
-                arguments.setdefault(use[1], call.arguments[key])
-    if "reason" in known:
+                arguments.setdefault(counterpart[1], call.arguments[key])
+    if "reason" in accepted:
         arguments.setdefault("reason", "")
     return name, arguments
 

@@ -41,6 +41,16 @@ Texts = Callable[[Collection[str]], Iterable[tuple[str, str]]]
 """Of some docids those that the corpus has, each with its title and text."""
 
 
+def by_measure(rows: Mapping[str, Mapping[str, float | None]]) -> PerQuestion:
+    """Measure -> question -> value, of question -> measure -> value; None is left out."""
+    measures: PerQuestion = {}
+    for qid, row in rows.items():
+        for name, value in row.items():
+            if value is not None:
+                measures.setdefault(name, {})[qid] = float(value)
+    return measures
+
+
 def documents(unit_ids: Iterable[str], depth: int | None = None) -> list[str]:
     """The documents of the units, each once, in order of first appearance; at most `depth`."""
     return list(dict.fromkeys(parents(tuple(unit_ids))))[:depth]

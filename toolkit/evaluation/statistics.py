@@ -21,7 +21,6 @@ from soundingline.toolkit.errors import InputError
 
 Values = NDArray[np.float64]
 TESTS = ("randomisation", "t")
-INTERVALS = ("percentile", "BCa")
 # Values whose difference is below this share of the larger one differ only by rounding. A measure
 # is a sum or mean of at most a few thousand terms, each rounded to 1e-16, so its error stays below
 # 1e-12. Real differences of a measure on one question are far larger: the smallest step of AP over
@@ -71,19 +70,18 @@ def paired_test(
     b: Mapping[str, float],
     *,
     test: str = "randomisation",
-    interval: str = "percentile",
     resamples: int = 9999,
     seed: int = 0,
     margin: float | None = None,
 ) -> Paired:
-    """Compare two systems over the same questions. The order of the questions has no influence.
+    """Compare two systems over the same questions, whose order has no influence. The interval is
+    the 95 % percentile bootstrap interval over questions.
 
     Args:
         a, b: the value of each question, by its id.
         test: `randomisation` flips the signs of the differences (Smucker, Allan and Carterette,
             2007; exact if there are at most `resamples` assignments of signs to the differences
             that are not 0); `t` is Student's paired t-test.
-        interval: the 95 % bootstrap interval over questions, `percentile` or `BCa`.
         resamples, seed: of the randomisation test and of the bootstrap.
         margin: the smallest difference that matters, in the unit of the values. None: equivalence
             is not tested.
@@ -99,8 +97,6 @@ def paired_test(
     """
     if test not in TESTS:
         raise InputError(f"the test is {test!r}", valid=", ".join(TESTS))
-    if interval not in INTERVALS:
-        raise InputError(f"the interval is {interval!r}", valid=", ".join(INTERVALS))
     if margin is not None and not margin > 0:
         raise InputError(f"the margin is {margin}", valid="a difference above 0, or none")
     shared = len(a.keys() & b.keys())
@@ -123,9 +119,7 @@ def paired_test(
             do="evaluate both sides again",
         )
     differences, errors = paired_differences(first, second)
-    (result,) = _tests_of_means(
-        differences[:, None], errors[:, None], test, interval, resamples, seed
-    )
+    (result,) = _tests_of_means(differences[:, None], errors[:, None], test, resamples, seed)
     needed = questions_needed(differences) if result.mean else None
     return Paired(
         mean_a=float(first.mean()),
@@ -155,12 +149,7 @@ class _TestOfMean(NamedTuple):
 
 
 def _tests_of_means(
-    values: Values,
-    errors: Values,
-    test: str,
-    interval: str,
-    resamples: int,
-    seed: int,
+    values: Values, errors: Values, test: str, resamples: int, seed: int
 ) -> list[_TestOfMean]:
     """Test each column of `values` [questions, columns], whose rounding errors are `errors` of the
     same shape. Columns share the sampled questions, and have the results that each has alone."""
@@ -178,12 +167,7 @@ def _tests_of_means(
     spread = np.flatnonzero(~_is_constant(values, errors))
     if len(spread):
         low[spread], high[spread] = _bootstrap(
-            values[:, spread],
-            errors[:, spread],
-            means[spread],
-            interval,
-            resamples,
-            seed,
+            values[:, spread], errors[:, spread], means[spread], resamples, seed
         )
     return [_TestOfMean(*map(float, row)) for row in zip(means, low, high, p, strict=True)]
 
@@ -277,36 +261,24 @@ def _randomisation(
 
 
 def _bootstrap(
-    differences: Values,
-    errors: Values,
-    means: Values,
-    method: Any,
-    resamples: int,
-    seed: int,
+    differences: Values, errors: Values, means: Values, resamples: int, seed: int
 ) -> tuple[Values, Values]:
     """The 95 % intervals of the means of the columns of [questions, columns]."""
     from scipy import stats
 
-    error = errors.mean(axis=0)[:, None]
-
-    def mean_without_error(values: Values, axis: int = -1) -> Any:
-        # BCa counts how many means are below the observed one, which is 0 here, and how many are
-        # equal to it.
-        averages = np.mean(values, axis=axis)
-        limits = error if averages.ndim > 1 else error[:, 0]
-        return np.where(np.abs(averages) <= limits, 0.0, averages)
-
-    result = stats.bootstrap(
+    bounds = stats.bootstrap(
         ((differences - means).T,),
-        mean_without_error,
+        np.mean,
         confidence_level=0.95,
         n_resamples=resamples,
         batch=max(1, _BATCH_NUMBERS // differences.size),
-        method=method,
+        method="percentile",
         axis=-1,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return np.asarray(result.low) + means, np.asarray(result.high) + means
+    error = errors.mean(axis=0)
+    low, high = (np.where(np.abs(bound) <= error, 0.0, bound) + means for bound in bounds)
+    return low, high
 
 
 def questions_needed(
@@ -457,21 +429,21 @@ def judged_components(
         None where `variance_components` of the means over judges is None, and for one judge.
 
     Example:
-        >>> parts, judge = judged_components({"q1": [[0, 1], [1, 1]], "q2": [[0, 0], [0, 0]]})
-        >>> round(parts.within, 3), round(judge, 3)
+        >>> components, judge = judged_components({"q1": [[0, 1], [1, 1]], "q2": [[0, 0], [0, 0]]})
+        >>> round(components.within, 3), round(judge, 3)
         (0.0, 0.354)
     """
     judged = [np.asarray(row, dtype=float) for row in values.values()]
-    parts = variance_components({qid: np.mean(row, axis=1) for qid, row in values.items()})
+    components = variance_components({qid: np.mean(row, axis=1) for qid, row in values.items()})
     judges = judged[0].shape[1] if judged else 1
-    if parts is None or judges < 2:
+    if components is None or judges < 2:
         return None
     answers = np.concatenate(judged)
     judge = float(answers.var(axis=1, ddof=1).mean())
-    within = max(0.0, parts.within**2 - judge / judges)
-    total = within + parts.between**2 + judge
+    within = max(0.0, components.within**2 - judge / judges)
+    total = within + components.between**2 + judge
     share = within / total if total > 0 else None
-    return parts._replace(within=math.sqrt(within), share=share), math.sqrt(judge)
+    return components._replace(within=math.sqrt(within), share=share), math.sqrt(judge)
 
 
 # Of the variance of a question's value in one run, the share that another run of the same system
@@ -536,8 +508,8 @@ def replication(
         return None
     means = np.array([np.mean(row) for row in rows])
     size, theirs = sum(map(len, rows)), max(questions or count, count)
-    if parts := variance_components(values):
-        within, between, freedom = parts.within**2, parts.between**2, size - count
+    if components := variance_components(values):
+        within, between, freedom = components.within**2, components.between**2, size - count
     else:
         single = float(means.var(ddof=1))
         within, between, freedom = RUN_SHARE * single, (1 - RUN_SHARE) * single, count - 1
@@ -595,11 +567,13 @@ def agreement(
             for name in shared:
                 answers.setdefault((questions or {}).get(name, name), []).append(name)
             if len(answers) < n:  # the jackknife leaves out one question at a time
-                parts = [table - _verdict_counts(names, a, b) for names in answers.values()]
+                tables = [table - _verdict_counts(names, a, b) for names in answers.values()]
                 low = high = None
-                if not any(part.sum() in (0, part[0, 0], part[1, 1]) for part in parts):
-                    values = [float(cohens_kappa(part, return_results=False)) for part in parts]
-                    error = math.sqrt((len(values) - 1) * float(np.var(values)))
+                if not any(counts.sum() in (0, counts[0, 0], counts[1, 1]) for counts in tables):
+                    kappas = [
+                        float(cohens_kappa(counts, return_results=False)) for counts in tables
+                    ]
+                    error = math.sqrt((len(kappas) - 1) * float(np.var(kappas)))
                     width = NormalDist().inv_cdf(0.975) * error
                     low, high = kappa - width, kappa + width
     return Agreement(
@@ -686,9 +660,9 @@ def factorial_effects(
     errors = ROUNDING * np.abs(table).max(axis=1, keepdims=True) * np.abs(contrasts).sum(axis=0)
     by_question = table @ contrasts
     by_question[np.abs(by_question) <= errors] = 0.0
-    tested = _tests_of_means(by_question, errors, test, "percentile", resamples, seed=0)
+    tested = _tests_of_means(by_question, errors, test, resamples, seed=0)
     return [
-        Effect(factors, chosen, row.mean, row.low, row.high, row.p)
+        Effect(factors, chosen, *row)
         for (factors, chosen), row in zip(effects, tested, strict=True)
     ]
 
@@ -703,7 +677,7 @@ def _contrast(
     from their means, averaged over the levels of all other factors."""
     weights = np.full(len(cells), 1.0 / len(cells))
     for name, level in zip(factors, chosen, strict=True):
-        place = list(levels).index(name)
-        has = np.array([cell[place] == level for cell in cells], dtype=float)
+        position = list(levels).index(name)
+        has = np.array([cell[position] == level for cell in cells], dtype=float)
         weights *= len(levels[name]) * has - 1.0
     return weights

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.errors import InputError
@@ -91,6 +92,12 @@ class ComposedCell:
         parts = [self.value(group) or {} for group in _LATENCY_GROUPS]
         return tuple(f"{p.get('_target_')} {p.get('model')}" for p in parts)
 
+    @property
+    def seconds_a_call(self) -> float | None:
+        """The mean seconds of a tool call of its run; None where they are unknown."""
+        seconds, calls = self.metric("seconds"), self.metric("tool_calls")
+        return seconds / calls if seconds and calls else None
+
     def metric(self, name: str) -> float | None:
         """A measure of its run; None before it has run, or without the measure."""
         return None if self.run is None else self.run.metrics.get(name)
@@ -153,17 +160,19 @@ class _Design:
     margin: float | None
 
     @property
-    def measured(self) -> list[ComposedCell]:
-        return [cell for cell in self.cells if cell.run is not None]
+    def measured(self) -> list[tuple[ComposedCell, EvaluatedRun]]:
+        return [(cell, cell.run) for cell in self.cells if cell.run is not None]
 
-    def spread(self, metric: str) -> tuple[float, ComposedCell, float, ComposedCell] | None:
-        """The lowest and the highest value of a measure with their cells; None with fewer than
-        two."""
-        known = [(value, cell) for cell in self.cells if (value := cell.metric(metric)) is not None]
-        if len(known) < 2:
-            return None
-        low, high = min(known, key=lambda pair: pair[0]), max(known, key=lambda pair: pair[0])
-        return *low, *high
+
+def _spread(
+    cells: Sequence[ComposedCell], value_of: Callable[[ComposedCell], float | None]
+) -> tuple[float, ComposedCell, float, ComposedCell] | None:
+    """The lowest and the highest value with their cells; None with fewer than two."""
+    pairs = [(value, cell) for cell in cells if (value := value_of(cell)) is not None]
+    if len(pairs) < 2:
+        return None
+    low, high = min(pairs, key=itemgetter(0)), max(pairs, key=itemgetter(0))
+    return *low, *high
 
 
 def _labels(cells: Sequence[ComposedCell]) -> str:
@@ -189,12 +198,12 @@ def retriever_kind(option: Any) -> str:
 
 def _prompt(design: _Design) -> Iterator[str]:
     """A prompt that fits one retriever or tool goes to cells with another."""
-    said = {"words": "lexical", "meaning": "learned"}
+    kinds = {"words": "lexical", "meaning": "learned"}
     unfair = []
     for cell in design.cells:
         kind = retriever_kind(cell.value("retriever"))
         prompt, queries = cell.value("agent", "prompt"), cell.value("agent", "queries")
-        fits = "lexical" if prompt in _LEXICAL_PROMPTS else said.get(queries)
+        fits = "lexical" if prompt in _LEXICAL_PROMPTS else kinds.get(queries)
         if cell.sampling and fits and kind not in (fits, "unknown"):
             unfair.append(cell)
     if unfair:
@@ -235,19 +244,19 @@ def _settings(cell: ComposedCell, group: str) -> Any:
 def _one_change(design: _Design) -> Iterator[str]:
     """A cell outside a complete factorial changes more than one group."""
     cells = design.cells
-    varied = [g for g in CHANGED_GROUPS if len({repr(_settings(c, g)) for c in cells}) > 1]
-    levels = [len({repr(_settings(cell, group)) for cell in cells}) for group in varied]
-    distinct = {tuple(repr(_settings(cell, group)) for group in varied) for cell in cells}
-    if len(distinct) < 2 or len(distinct) == math.prod(levels):
+    settings = {group: [repr(_settings(cell, group)) for cell in cells] for group in CHANGED_GROUPS}
+    varied = [of_cells for of_cells in settings.values() if len(set(of_cells)) > 1]
+    if not varied or len(set(zip(*varied, strict=True))) == math.prod(len(set(v)) for v in varied):
         return
     for cell in cells:
         others = [design.baseline] if design.baseline else [c for c in cells if c is not cell]
         changes = min((_changed(cell, other) for other in others), key=len)
         if len(changes) > 1:
             against = "the baseline" if design.baseline else "every other cell"
+            *first, last = sorted(changes)
             yield (
-                f"{cell.label} differs from {against} in {_listed(sorted(changes))}: what each of "
-                "them contributes is not identified"
+                f"{cell.label} differs from {against} in {', '.join(first)} and {last}: what each "
+                "of them contributes is not identified"
             )
 
 
@@ -258,26 +267,21 @@ def _wall_clock(design: _Design) -> Iterator[str]:
         for cell in design.cells
         if cell.value("budget", "seconds") and cell.value("budget", "clock") != "virtual"
     ]
-    if not timed:
-        return
-    do = "set budget.turns, or budget.clock=virtual"
-    rates = [
-        (seconds / calls, cell)
-        for cell in timed
-        if (seconds := cell.metric("seconds")) and (calls := cell.metric("tool_calls"))
-    ]
-    if len(rates) == len(timed):
-        (low, fast), (high, slow) = (f(rates, key=lambda pair: pair[0]) for f in (min, max))
-        if high > SLOWER * low:
-            yield (
-                f"the budget is {timed[0].value('budget', 'seconds'):g} s of the wall clock, and a "
-                f"tool call takes {high:.2g} s in {slow.label} and {low:.2g} s in {fast.label}, so "
-                f"that slow cells lose turns: {do}"
-            )
+    reason = ""
+    if timed and all(cell.seconds_a_call for cell in timed):
+        if (spread := _spread(timed, lambda cell: cell.seconds_a_call)) is not None:
+            low, fast, high, slow = spread
+            if high > SLOWER * low:
+                reason = (
+                    f"a tool call takes {high:.2g} s in {slow.label} and {low:.2g} s in "
+                    f"{fast.label}"
+                )
     elif len({cell.latency for cell in timed}) > 1:
+        reason = "the cells have parts of unequal latency"
+    if reason:
         yield (
-            f"the budget is {timed[0].value('budget', 'seconds'):g} s of the wall clock, and the "
-            f"cells have parts of unequal latency, so that slow cells lose turns: {do}"
+            f"the budget is {timed[0].value('budget', 'seconds'):g} s of the wall clock, and "
+            f"{reason}, so that slow cells lose turns: set budget.turns, or budget.clock=virtual"
         )
 
 
@@ -292,10 +296,10 @@ def _tuned(design: _Design) -> Iterator[str]:
 
 def _judge_is_agent(design: _Design) -> Iterator[str]:
     """The agent's model judges its own answers."""
-    own = [c for c in design.cells if c.sampling and c.model("llm") == c.model("judge_llm") != ""]
-    if own:
+    cells = [c for c in design.cells if c.sampling and c.model("llm") == c.model("judge_llm") != ""]
+    if cells:
         yield (
-            f"{own[0].model('llm')} judges its own answers: choose another model with "
+            f"{cells[0].model('llm')} judges its own answers: choose another model with "
             "llm@judge_llm=..."
         )
 
@@ -319,11 +323,12 @@ def _one_repeat(design: _Design) -> Iterator[str]:
 
 def _cached_samples(design: _Design) -> Iterator[str]:
     """A cell read sampled replies that another run had drawn."""
-    reused = []
-    for cell in design.measured:
-        stages = (cell.run.manifest.get("stages") or {}) if cell.run else {}
-        if any(counts.get("samples_of_other_runs") for counts in stages.values()):
-            reused.append(cell)
+    reused = [
+        cell
+        for cell, run in design.measured
+        for counts in [(run.manifest.get("stages") or {}).values()]
+        if any(of_stage.get("samples_of_other_runs") for of_stage in counts)
+    ]
     if reused:
         yield (
             f"{_labels(reused)} read sampled replies of another run from the cache, so that their "
@@ -334,46 +339,42 @@ def _cached_samples(design: _Design) -> Iterator[str]:
 def _power(design: _Design) -> Iterator[str]:
     """There are fewer questions than it takes to find a difference of the margin."""
     compared = len(design.cells) - 1
-    known = [cell.questions for cell in design.cells if cell.questions]
-    if design.margin is None or compared < 1 or not known or min(known) < 2:
+    counts = [cell.questions for cell in design.cells if cell.questions]
+    if design.margin is None or compared < 1 or not counts or min(counts) < 2:
         return
-    questions, alpha = min(known), 0.05 / compared
+    questions, alpha = min(counts), 0.05 / compared
     deviation, source = math.sqrt(CHANGED_ANSWERS), f"{CHANGED_ANSWERS:.0%} of the answers change"
-    if observed := [d for cell in design.measured if (d := _deviation(design, cell)) is not None]:
+    if observed := [d for _, run in design.measured if (d := _deviation(design, run)) is not None]:
         deviation, source = max(observed), "the answers vary as in these runs"
     smallest = smallest_difference(questions, deviation, alpha=alpha)
     if smallest > design.margin:
         yield (
-            f"with {questions:,} questions and {_count(compared, 'comparison')}, the smallest "
-            f"difference in {design.primary} that is found with probability 0.8 is {smallest:.3f} "
-            f"where {source}, and the margin is {design.margin:g}: take more questions or repeats, "
-            "or fewer cells"
+            f"with {questions:,} questions and {compared} comparison{'s' * (compared != 1)}, the "
+            f"smallest difference in {design.primary} that is found with probability 0.8 is "
+            f"{smallest:.3f} where {source}, and the margin is {design.margin:g}: take more "
+            "questions or repeats, or fewer cells"
         )
 
 
-def _deviation(design: _Design, cell: ComposedCell) -> float | None:
-    """The standard deviation of a cell's paired differences from the baseline, or from the first
+def _deviation(design: _Design, run: EvaluatedRun) -> float | None:
+    """The standard deviation of a run's paired differences from the baseline, or from the first
     cell."""
-    reference = design.baseline or design.cells[0]
-    if cell is reference or cell.run is None or reference.run is None:
+    reference = (design.baseline or design.cells[0]).run
+    if run is reference or reference is None:
         return None
-    a, b = (c.run.per_question.get(design.primary, {}) for c in (cell, reference) if c.run)
+    a, b = (one.per_question.get(design.primary, {}) for one in (run, reference))
     differences = [a[qid] - b[qid] for qid in a.keys() & b.keys()]
     return statistics.stdev(differences) if len(differences) > 1 else None
 
 
 def _different_judges(design: _Design) -> Iterator[str]:
     """Cells were judged by different judges, or ran different questions."""
-    judged = {cell.run.judge for cell in design.measured if cell.run and cell.run.judge}
+    judged = {run.judge for _, run in design.measured if run.judge}
     judges = judged or {repr(cell.judge) for cell in design.cells}
     if len(judges) > 1:
         names = f": {', '.join(sorted(judged))}" if judged else ""
         yield f"the cells are judged by {len(judges)} judges{names}; accuracies do not compare"
-    asked = {
-        frozenset(cell.run.per_question.get(design.primary) or ())
-        for cell in design.measured
-        if cell.run
-    }
+    asked = {frozenset(run.per_question.get(design.primary) or ()) for _, run in design.measured}
     chosen = {repr([cell.value("benchmark", name) for name in _QUESTIONS]) for cell in design.cells}
     if len(asked) > 1 or len(chosen) > 1:
         yield "the cells have different questions, so that differences between them are not paired"
@@ -382,23 +383,22 @@ def _different_judges(design: _Design) -> Iterator[str]:
 def _drift(design: _Design) -> Iterator[str]:
     """The model may not have been the same for all cells."""
     named = {cell.model("llm"): cell for cell in design.cells if cell.sampling and _remote(cell)}
-    for model in sorted(name for name in named if not _DATED.search(name)):
+    if aliases := sorted(name for name in named if not _DATED.search(name)):
         yield (
-            f"{model} is an alias, whose model its provider may change: name a dated snapshot with "
-            "llm.model=..."
+            f"{aliases[0]} is an alias, whose model its provider may change: name a dated snapshot "
+            "with llm.model=..."
         )
-        break
-    versions: dict[str, dict[str, ComposedCell]] = {}
-    for cell in design.measured:
-        if cell.run and (version := (cell.run.manifest.get("servers") or {}).get("llm")):
-            versions.setdefault(cell.model("llm"), {}).setdefault(str(version), cell)
-    for model, cells in versions.items():
-        if len(cells) > 1:
-            yield f"{model} was served by {len(cells)} versions: {', '.join(sorted(cells))}"
+    versions: dict[str, set[str]] = {}
+    for cell, run in design.measured:
+        if version := (run.manifest.get("servers") or {}).get("llm"):
+            versions.setdefault(cell.model("llm"), set()).add(str(version))
+    for model, served in versions.items():
+        if len(served) > 1:
+            yield f"{model} was served by {len(served)} versions: {', '.join(sorted(served))}"
             break
-    days = [(day, cell) for cell in design.measured if cell.sampling for day in _starts(cell)]
+    days = [(day, cell) for cell, run in design.measured if cell.sampling for day in _starts(run)]
     if len(days) > 1:
-        first, last = min(days, key=lambda p: p[0]), max(days, key=lambda p: p[0])
+        first, last = min(days, key=itemgetter(0)), max(days, key=itemgetter(0))
         apart = (last[0] - first[0]).total_seconds() / 86400
         if apart > DAYS and any(map(_remote, (first[1], last[1]))):
             yield (
@@ -414,20 +414,19 @@ def _remote(cell: ComposedCell) -> bool:
     return not _LOCAL.match(str(cell.value("llm", "base_url", default="")))
 
 
-def _starts(cell: ComposedCell) -> Iterator[datetime]:
-    """When its run was started, and started again."""
-    manifest = cell.run.manifest if cell.run else {}
-    times = [manifest.get("created"), *(p.get("started") for p in manifest.get("periods") or ())]
-    for each in filter(None, times):
+def _starts(run: EvaluatedRun) -> Iterator[datetime]:
+    """When a run was started, and started again."""
+    periods = run.manifest.get("periods") or ()
+    for start in [run.manifest.get("created"), *(period.get("started") for period in periods)]:
         with suppress(ValueError):
-            yield datetime.fromisoformat(str(each))
+            yield datetime.fromisoformat(str(start))
 
 
 def _failures(design: _Design) -> Iterator[str]:
     """Unequal shares of the questions were completed."""
-    if (found := design.spread("completion")) is None:
+    if (spread := _spread(design.cells, lambda cell: cell.metric("completion"))) is None:
         return
-    low, worst, high, best = found
+    low, worst, high, best = spread
     if high - low <= INCOMPLETE:
         return
     text = f"{worst.label} completed {low:.1%} of the questions and {best.label} {high:.1%}"
@@ -441,20 +440,13 @@ def _failures(design: _Design) -> Iterator[str]:
 
 def _unjudged(design: _Design) -> Iterator[str]:
     """Unequal shares of what was ranked have judgements."""
-    if (found := design.spread("Judged@10")) is not None and found[2] - found[0] > UNJUDGED:
-        low, worst, high, best = found
+    spread = _spread(design.cells, lambda cell: cell.metric("Judged@10"))
+    if spread is not None and spread[2] - spread[0] > UNJUDGED:
+        low, worst, high, best = spread
         yield (
             f"Judged@10 is {low:.3f} in {worst.label} and {high:.3f} in {best.label}: documents "
             "without a judgement count as not relevant, which favours the latter"
         )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 THREATS: Mapping[str, Callable[[_Design], Iterator[str]]] = {

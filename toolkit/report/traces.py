@@ -36,7 +36,6 @@ from soundingline.toolkit.files import (
     dump_json,
     fingerprint,
     read_json,
-    remove_leftovers,
     write_text,
 )
 from soundingline.toolkit.json_text import decode_json
@@ -96,7 +95,6 @@ def write_traces(
     content, price = benchmark.fingerprint, _recorded_price(run)
     try:
         with file_lock(page.parent / ".lock"):
-            remove_leftovers(page.parent)
             rows = []
             for row, repeat, shown in _questions(folder, benchmark, run, reasons):
                 path, qid = page.parent / f"{row['name']}.html", row["topic"].qid

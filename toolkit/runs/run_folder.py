@@ -25,7 +25,6 @@ from soundingline.toolkit.files import (
     fingerprint,
     mark_obfuscated,
     read_json,
-    remove_leftovers,
     write_json,
     write_quoting,
 )
@@ -76,21 +75,19 @@ class RunFolder:
 
     Args:
         path: the folder. It need not exist.
-        first: the run that this folder is a repeat of; None for a run.
+        number: the number of this repeat of the questions; 1 is the run itself.
 
     Example:
         >>> folder = RunFolder("runs/first")
         >>> folder.statuses()  # doctest: +SKIP
     """
 
-    def __init__(self, path: Path | str, *, first: RunFolder | None = None) -> None:
+    def __init__(self, path: Path | str, *, number: int = 1) -> None:
         self.path = Path(path)
-        self.number = int(self.path.name) if first else 1
-        self._first = first
+        self.number = number
         self.queries = self.path / "queries"
         self.manifest_path = self.path / "manifest.json"
         self.ledger_path = self.path / "ledger.jsonl"
-        self._writing = False
 
     @classmethod
     def named(cls, root: Path | str, name: str) -> RunFolder:
@@ -112,7 +109,7 @@ class RunFolder:
         while this run is being written, and share its lock, manifest and ledger."""
         if number == 1:
             return self
-        return RunFolder(self.path / _REPEATS / str(number), first=self)
+        return RunFolder(self.path / _REPEATS / str(number), number=number)
 
     def repeats(self) -> list[RunFolder]:
         """This folder, and the repeats that have a trajectory, in order."""
@@ -141,24 +138,15 @@ class RunFolder:
     @contextmanager
     def writing(self, manifest: Mapping[str, Any]) -> Iterator[RunFolder]:
         """Start or resume this run as its only writer, with the manifest of this start
-        (`make_manifest`). Temporary files of killed processes are removed. `InputError` if another
-        process writes the run, or if the run was started with other fingerprints."""
+        (`make_manifest`). `InputError` if another process writes the run, or if the run was started
+        with other fingerprints."""
         with self._lock():
             self._check_links()
             with disk_errors(self.path):
                 if manifest.get("sealed"):
                     mark_obfuscated(self.path)
-                repeated = self.path.glob(f"{_REPEATS}/*/queries/.*.tmp")
-                for leftover in (*self.queries.glob(".*.tmp"), *repeated):
-                    leftover.unlink(missing_ok=True)
-                # An evaluation may be writing there, whose files stay.
-                remove_leftovers(self.path)
                 self._start(dict(manifest))
-            self._writing = True
-            try:
-                yield self
-            finally:
-                self._writing = False
+            yield self
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -172,10 +160,8 @@ class RunFolder:
         return writer_lock(self.path / ".lock", os.environ.get(SWEEP, ""))
 
     def write(self, trajectory: Trajectory) -> None:
-        """Write a trajectory, whole or not at all. It may replace a failed attempt, which moves to
-        `retried/`, but never a finished one."""
-        if not (self._first or self)._writing:
-            raise RuntimeError("RunFolder.write needs `with folder.writing(manifest)` around it")
+        """Write a trajectory, whole or not at all, inside `with folder.writing(manifest)`. It may
+        replace a failed attempt, which moves to `retried/`, but never a finished one."""
         path = self.trajectory_path(trajectory.qid)
         if path.exists():
             outcome = read_outcome(path)
@@ -200,13 +186,13 @@ class RunFolder:
         `largest_`."""
         with self._changing_manifest() as manifest:
             for stage, numbers in counts.items():
-                known = manifest.setdefault("stages", {}).setdefault(stage, {})
+                sums = manifest.setdefault("stages", {}).setdefault(stage, {})
                 for name, number in numbers.items():
-                    before = known.get(name, 0)
+                    before = sums.get(name, 0)
                     largest = name.startswith("largest_")
-                    known[name] = max(before, number) if largest else before + number
-                if lookups := known.get("cache_hits", 0) + known.get("cache_misses", 0):
-                    known["cache_hit_rate"] = round(known.get("cache_hits", 0) / lookups, 4)
+                    sums[name] = max(before, number) if largest else before + number
+                if lookups := sums.get("cache_hits", 0) + sums.get("cache_misses", 0):
+                    sums["cache_hit_rate"] = round(sums.get("cache_hits", 0) / lookups, 4)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -225,9 +211,9 @@ class RunFolder:
         corpus (`once`), of a `query` (mean), and `index_seconds`. Numbers that the manifest has
         already do not change, because a later start finds more in caches."""
         with self._changing_manifest() as manifest:
-            known = manifest.setdefault("costs", {})
+            noted = manifest.setdefault("costs", {})
             for when, numbers in costs.items():
-                known[when] = {**numbers, **known.get(when, {})}
+                noted[when] = {**numbers, **noted.get(when, {})}
 
     def note(self, part: str, value: Mapping[str, Any]) -> None:
         """Set a part of the manifest, unless the value is empty: `chosen_parameters`, which
@@ -243,11 +229,11 @@ class RunFolder:
         manifest's `servers`; those that are empty are left out. `InputError` if the run has been
         made with another version, whose replies may differ."""
         with self._changing_manifest() as manifest:
-            known = manifest.setdefault("servers", {}) if any(versions.values()) else {}
+            noted = manifest.setdefault("servers", {}) if any(versions.values()) else {}
             for group, version in versions.items():
-                if version and known.setdefault(group, version) != version:
+                if version and noted.setdefault(group, version) != version:
                     raise InputError(
-                        f"the run {self.path} was made with {known[group]} for {group}, and the "
+                        f"the run {self.path} was made with {noted[group]} for {group}, and the "
                         f"server is {version} now",
                         valid="the version that it was started with",
                         do="install that version, or choose another name=",
@@ -258,11 +244,8 @@ class RunFolder:
         path = self.trajectory_path(qid)
         return _checked(path, read_trajectory) if path.exists() else None
 
-    def trajectories(self, topics: Iterable[Topic] | None = None) -> Iterator[Trajectory]:
-        """The recorded trajectories of `topics` in their order, or all in the order of their
-        ids."""
-        if topics is not None:
-            return filter(None, (self.read(topic.qid) for topic in topics))
+    def trajectories(self) -> Iterator[Trajectory]:
+        """The recorded trajectories in the order of their ids."""
         paths = sorted(self._files(), key=lambda path: unescape_qid(path.stem) or path.stem)
         return (_checked(path, read_trajectory) for path in paths)
 
@@ -306,8 +289,8 @@ class RunFolder:
         recognized as one of this run. Every write changes it, because a trajectory is new or
         replaces an attempt that moves to `retried/`. A copy of a run has the same state."""
         retried: list[Iterable[Path]] = [(self.path / "retried").glob("*/*.json")]
-        for part in self.repeats()[1:]:
-            retried += [part._files(), (part.path / "retried").glob("*/*.json")]
+        for repeat in self.repeats()[1:]:
+            retried += [repeat._files(), (repeat.path / "retried").glob("*/*.json")]
         others = _sizes(self.path, chain.from_iterable(retried))
         return fingerprint(_sizes(self.queries, self._files()) + others)
 
@@ -323,8 +306,6 @@ class RunFolder:
 
     @contextmanager
     def _changing_manifest(self) -> Iterator[dict[str, Any]]:
-        if not self._writing:
-            raise RuntimeError("a manifest is changed inside `with folder.writing(...)` only")
         manifest = self.manifest()
         before = copy.deepcopy(manifest)
         yield manifest

@@ -263,15 +263,15 @@ def test_a_reader_waits_for_an_evaluation_that_is_being_written(tmp_path, monkey
 def test_files_of_two_evaluations_are_never_read_as_one(tmp_path, monkeypatch):
     folder = evaluated(tmp_path / "a", trajectory("1", "a"))
     (folder.path / "evaluation" / ".lock").unlink()  # as on a file system without locks
+    other = evaluate(folder).with_values({"AP": {"1": 0.125}})
 
     def read(run, name, *others):
-        content = _read(run, name, *others)
-        if name == "metrics.json":  # The others follow.
-            write_evaluation(folder.path, evaluate(folder), state=folder.state())
-        return content
+        if name == "evaluation/questions.json":  # after the summary
+            write_evaluation(folder.path, other, state=folder.state())
+        return _read(run, name, *others)
 
     monkeypatch.setattr("soundingline.toolkit.evaluation.evaluation._read", read)
-    refused("evaluated anew while", load_run, folder.path)
+    refused("not as the evaluation wrote it", load_run, folder.path)
 
 
 def test_an_interrupted_evaluation_counts_as_none(tmp_path, monkeypatch):

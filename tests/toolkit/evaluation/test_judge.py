@@ -206,12 +206,12 @@ VERDICT = {
 
 
 def judge(**arguments):
-    return LlmJudge(model=ScriptedModel(), **arguments)
+    return LlmJudge(**arguments).bind(ScriptedModel())
 
 
 def judged_by_model(*steps, case=CASE, **arguments):
     model = ScriptedModel(*steps)
-    return asyncio.run(LlmJudge(model=model, **arguments).judge(model, case)), model
+    return asyncio.run(LlmJudge(**arguments).bind(model).judge(model, case)), model
 
 
 def by_tool(value):
@@ -378,14 +378,14 @@ def test_a_fingerprint_depends_on_model_prompt_settings_and_kind(tmp_path):
     warm.settings = SamplingParams(temperature=0.7)
     other.name = "other"
     judges = [
-        LlmJudge(model=model),
-        LlmJudge(model=warm),
-        LlmJudge(model=other),
-        LlmJudge(model=model, reference=False),
-        LlmJudge(model=model, prompt=str(own)),
+        LlmJudge().bind(model),
+        LlmJudge().bind(warm),
+        LlmJudge().bind(other),
+        LlmJudge(reference=False).bind(model),
+        LlmJudge(prompt=str(own)).bind(model),
     ]
     assert len({each.fingerprint for each in judges}) == len(judges)
-    assert LlmJudge(model=model).fingerprint == judges[0].fingerprint
+    assert LlmJudge().bind(model).fingerprint == judges[0].fingerprint
 
 
 def test_a_prompt_without_its_places_is_refused(tmp_path):
@@ -759,7 +759,7 @@ def reply_to(case, read, **arguments):
         return verdict(str(messages[-1]["content"]), read)
 
     model = ScriptedModel(choose=choose)
-    row = asyncio.run(LlmJudge(model=model, **arguments).judge(model, case))
+    row = asyncio.run(LlmJudge(**arguments).bind(model).judge(model, case))
     (request,) = model.requests
     (message,) = request.messages
     return row, str(message["content"])
@@ -822,7 +822,7 @@ def test_what_is_judged_can_be_read_as_it_was_written():
 )
 def test_a_long_response_takes_time_in_proportion(piece):
     case = attacked("x", "response")._replace(response=piece * (200_000 // len(piece)))
-    judge, began = LlmJudge(model=ScriptedModel()), time.process_time()
+    judge, began = LlmJudge().bind(ScriptedModel()), time.process_time()
     judge._request(case)
     judge._request(case._replace(response=f"[{piece[-1:] * 200_000}"))
     # Under half a second; time that grows with the square would take a minute.
@@ -833,7 +833,7 @@ def test_equal_cases_make_equal_requests_and_one_verdict(tmp_path):
     case = attacked("x", "response")
     (first, one), (second, other) = (reply_to(case, by_its_rule) for _ in range(2))
     assert one == other and first == second
-    judges = [LlmJudge(model=ScriptedModel()) for _ in range(2)]
+    judges = [LlmJudge().bind(ScriptedModel()) for _ in range(2)]
     assert judges[0].fingerprint == judges[1].fingerprint
     record = VerdictFile(tmp_path, judges[0])
     with record.writing() as write:
@@ -842,6 +842,6 @@ def test_equal_cases_make_equal_requests_and_one_verdict(tmp_path):
 
 
 def test_the_prompts_hash_depends_on_the_form_of_sections(monkeypatch):
-    before = LlmJudge(model=ScriptedModel()).record()["prompt"]
+    before = LlmJudge().bind(ScriptedModel()).record()["prompt"]
     monkeypatch.setattr("soundingline.toolkit.llm.prompts._quoted", lambda text: text)
-    assert LlmJudge(model=ScriptedModel()).record()["prompt"] != before
+    assert LlmJudge().bind(ScriptedModel()).record()["prompt"] != before

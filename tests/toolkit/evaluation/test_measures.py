@@ -35,7 +35,6 @@ from soundingline.toolkit.evaluation.funnel import (
 )
 from soundingline.toolkit.evaluation.published import (
     rms_calibration_error,
-    rms_calibration_error_published,
 )
 from soundingline.toolkit.evaluation.retrieval import (
     LIST_MEASURES,
@@ -862,7 +861,7 @@ def test_the_terms_of_random_cells_sum_to_the_difference_in_accuracy():
     for _ in range(cases(10_000, 300)):
         qids = [str(n) for n in range(int(generator.integers(1, 12)))]
         records = [random_cell(generator, len(qids)) for _ in range(2)]
-        cells = [step_measures(each, qids) for each in records]
+        cells = [step_measures(each) for each in records]
         accuracy = [
             np.mean([record.right and not record.failed for record in each.values()])
             for each in records
@@ -891,7 +890,7 @@ def cell(**chances):
         str(n): StepRecord(*(n < number for number in numbers[:4]), n < numbers[4])
         for n in range(20)
     }
-    return step_measures(records, list(records))
+    return step_measures(records)
 
 
 def test_a_change_of_one_conditional_share_is_the_term_of_that_step_alone():
@@ -993,9 +992,9 @@ def test_the_calibration_error_is_that_of_bins(confidences, correct, bin_size, e
 
 def test_the_published_calibration_keeps_dropped_answers_in_its_total_and_is_0_below_one_bin():
     confidences, correct = [50.0] * 100 + [100.0] * 100, [False] * 100 + [True] * 100
-    error = rms_calibration_error_published(confidences, correct)
+    error = rms_calibration_error(confidences, correct, published=True)
     assert error == pytest.approx(100 * (0.25 * 100 / 200) ** 0.5)
-    assert rms_calibration_error_published([50.0] * 99, [True] * 99) == 0
+    assert rms_calibration_error([50.0] * 99, [True] * 99, published=True) == 0
     with pytest.raises(ValueError, match="at least one"):
         rms_calibration_error([], [])
 

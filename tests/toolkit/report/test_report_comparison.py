@@ -875,7 +875,7 @@ def run_with_steps(name, passed, right):
         for n in range(40)
     }
     per = {
-        **step_measures(records, list(records)),
+        **step_measures(records),
         "accuracy": {qid: float(record.right) for qid, record in records.items()},
     }
     means = {measure: float(np.mean([*row.values()])) for measure, row in per.items()}

@@ -87,9 +87,8 @@ def write(folder, *trajectories):
             folder.write(each)
 
 
-def test_trajectories_are_read_in_the_order_of_topics_or_of_ids(folder, tmp_path):
+def test_trajectories_are_read_in_the_order_of_ids(folder, tmp_path):
     write(folder, *map(trajectory, ("2", "a", "B", "../../x", "3")))
-    assert [t.qid for t in folder.trajectories(TOPICS)] == ["3", "../../x", "2"]
     assert [t.qid for t in folder.trajectories()] == ["../../x", "2", "3", "B", "a"]
     assert folder.read("3") == trajectory("3") and folder.read("1") is None
     (hostile,) = tmp_path.rglob("*x.json")
@@ -97,8 +96,6 @@ def test_trajectories_are_read_in_the_order_of_topics_or_of_ids(folder, tmp_path
 
 
 def test_failed_questions_and_those_that_the_end_of_money_cut_short_are_pending(folder):
-    with pytest.raises(RuntimeError, match="writing"):
-        folder.write(trajectory("1"))
     with folder.writing(MANIFEST):
         assert folder.manifest() == MANIFEST
         assert folder.pending(TOPICS) == TOPICS
@@ -155,9 +152,6 @@ def test_counts_of_all_starts_are_added_and_of_the_largest_the_maximum_stays(fol
     rewriter = {"cache_misses": 2, "cache_hit_rate": 0.0}
     expected = {"reranker": reranker, "retriever": {"searches": 4}, "rewriter": rewriter}
     assert folder.manifest() == {**MANIFEST, "stages": expected}
-    with pytest.raises(RuntimeError, match="writing"):
-        folder.add_counts(first)
-    assert folder.manifest()["stages"] == expected
 
 
 def test_a_period_has_a_start_and_an_end_after_an_error_too(folder):
@@ -219,16 +213,12 @@ def test_a_run_is_locked_without_being_written_and_nothing_else_is(folder):
     write(folder)
     with folder.locked():
         refused(f"process {os.getpid()} ", folder.writing(MANIFEST).__enter__)
-        with pytest.raises(RuntimeError, match="writing"):
-            folder.write(trajectory("1"))
 
 
 def test_repeats_are_those_with_trajectories_and_change_the_state_of_their_run(folder):
     write(folder, trajectory("1"))
     states = [folder.state()]
     for number in (10, 2):
-        with pytest.raises(RuntimeError, match="writing"):
-            folder.repeat(number).write(trajectory("1"))
         with folder.writing(MANIFEST):
             for status in ("failed", "completed"):
                 folder.repeat(number).write(trajectory("1", status))
@@ -274,16 +264,12 @@ def test_a_run_is_evaluated_when_its_measures_are_written(tmp_path):
 
 
 def test_leftovers_of_killed_writers_are_removed_and_no_trajectories_are_adopted(folder):
-    write(folder)
     folder.queries.mkdir(parents=True)
-    folder.repeat(2).queries.mkdir(parents=True)
-    leftovers = [part.queries / ".1.json.abc.tmp" for part in (folder, folder.repeat(2))]
-    leftovers.append(folder.path / ".manifest.json.0123456789abcdef.tmp")
-    for leftover in leftovers:
-        leftover.write_text("half")
+    leftover = folder.queries / f".1.json.{'0a' * 8}.tmp"
+    leftover.write_text("half")
     with folder.writing(MANIFEST):
-        assert not any(leftover.exists() for leftover in leftovers)
         folder.write(trajectory("1"))
+        assert not leftover.exists()
     folder.manifest_path.unlink()
     refused(r"no manifest\.json", folder.writing(MANIFEST).__enter__)
 
