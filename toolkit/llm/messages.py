@@ -38,6 +38,22 @@ def tool_result(call_id: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
+def tool_spec(name: str, description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in the function-calling form that the APIs share. All of `properties` are required,
+    and no other argument is allowed."""
+    return {"name": name, "description": description, "parameters": object_schema(properties)}
+
+
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object that has all of `properties` and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
 @dataclass(frozen=True)
 class FunctionCall:
     """A tool call as the model wrote it, without lone surrogates. `arguments` is raw text and may
