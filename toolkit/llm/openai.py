@@ -19,7 +19,7 @@ import json
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from soundingline.toolkit.llm.actions import (
     read_action,
 )
 from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
-from soundingline.toolkit.llm.errors import BadReply, ModelError, UnknownModel
+from soundingline.toolkit.llm.errors import BadReply, UnknownModel
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
     Message,
@@ -43,9 +43,7 @@ from soundingline.toolkit.llm.messages import (
     Tools,
     Turn,
     Usage,
-    user,
 )
-from soundingline.toolkit.optional import import_optional
 
 CALLS = ("native", "schema", "text")
 LICENCES = ("Apache-2.0", "MIT")  # of models whose replies are recorded
@@ -56,20 +54,6 @@ _OPEN, _CLOSE = "<think>", "</think>"
 _FIELDS = ("reasoning", "reasoning_content")
 _BEFORE_CALL = re.compile(r"\s*(?:```\w*\s*|<\|?[\w|]+>\s*)?(?=\{)")
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
-# What no model replies to a greeting unless the server constrains it.
-_WORD = "cormorant"
-_PROBED = json.dumps({"word": _WORD})
-_PROBE: dict[str, Any] = {
-    "name": "note",
-    "parameters": {
-        "type": "object",
-        "properties": {"word": {"type": "string", "enum": [_WORD]}},
-        "required": ["word"],
-        "additionalProperties": False,
-    },
-}
-_PROBE_TOKENS = 512  # of the reply; reasoning may precede it
-_NOT_SUPPORTED = (400, 422, 501)  # what servers reply to a field that they do not support
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
 
 
@@ -166,48 +150,6 @@ class OpenAIChat(OpenAIModel):
         if self.calls not in CALLS:
             raise InputError(f"llm.calls is {self.calls!r}", valid=", ".join(CALLS))
         super().__post_init__()
-
-    def reach(self) -> None:
-        """See `LanguageModel.reach`. With `calls="schema"`, a request of a few tokens shows whether
-        the server constrains replies; `InputError` if it does not."""
-        super().reach()
-        if self.calls == "schema":
-            self._check_constraint()
-
-    def _check_constraint(self) -> None:
-        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        settings, timeout = (
-            replace(self.settings, max_output_tokens=_PROBE_TOKENS),
-            self.settings.timeout,
-        )
-        noted = replace(settings, tool_choice=_PROBE["name"])
-        body = {
-            "model": self.name,
-            **self._body([user("Say hello.")], (), settings),
-            **self._response_format((_PROBE,), noted),
-        }
-        with self.transport.blocking_client(timeout) as client:
-            try:
-                text = client.post(self.path, cast_to=http.Response, body=body).text
-                turn = self._read(
-                    wire.read_json_object(text, self.transport.where, hide=self.transport.hide), ()
-                )
-                words = turn.text or str([call.name for call in turn.tool_calls])
-            except sdk.APIStatusError as error:
-                if error.status_code not in _NOT_SUPPORTED:
-                    return
-                turn, words = Turn(), str(self.transport.error_of(error, timeout))
-            except (sdk.APIError, ModelError):
-                return  # The questions will meet it, and try again.
-        words = self.transport.hide(words)[:80]
-        noted_word = any(call.arguments == _PROBED for call in turn.tool_calls)
-        if not noted_word and turn.finish_reason != "length":
-            raise InputError(
-                f"{self.transport.where} does not constrain replies by a JSON schema "
-                f"(response_format), which llm.calls=schema needs; it replied {words!r}",
-                valid="a server that does, such as llama.cpp, vLLM or SGLang",
-                do="set llm.calls=native or llm.calls=text",
-            )
 
     def _create(self, client: Any, **arguments: Any) -> Any:
         return client.chat.completions.with_streaming_response.create(messages=[], **arguments)
