@@ -297,15 +297,9 @@ class LanguageModel(ModelConfig, ABC):
         return path.read_text(encoding="utf-8").strip()
 
     def reach(self) -> None:
-        """Check the address before the first question, at no cost.
-
-        Requests the list of models. If the server has no such list, or one without the model, a
-        request without messages is sent, which servers refuse: the reply shows whether the path and
-        the model exist. Any other answer counts, and so does a server that is too busy to answer.
-
-        Raises:
-            Unreachable: If no connection to the server can be made.
-            UnknownModel: If the server has no such path or no such model.
+        """Check before the first question that the server takes a connection; `Unreachable` if it
+        does not. Requests the list of models. Any answer counts, and so does a server that is too
+        busy to answer: a model or a path that it does not have is an error of the first request.
         """
         self.transport.reach(self.models_path)
 

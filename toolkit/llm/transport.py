@@ -18,7 +18,6 @@ from urllib.parse import SplitResult, urlsplit
 from weakref import WeakKeyDictionary
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.errors import (
     BadReply,
     ModelError,
@@ -254,29 +253,15 @@ class Transport:
             )
 
     def reach(self, models_path: str) -> None:
-        """Check that the server and the model are there: see `LanguageModel.reach`."""
+        """Check that the server takes a connection: see `LanguageModel.reach`."""
         http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        with self.blocking_client(_PATIENCE) as client:
-            try:
-                if self._entry(client.get(models_path, cast_to=http.Response)) is not None:
-                    return
-            except sdk.APIStatusError as error:
-                if error.status_code not in (404, 405):
-                    return
-            except sdk.APIConnectionError as error:
-                self._raise_unreachable(error)
-                return
-            body = {"model": self.name, "messages": [], "max_tokens": 1}
-            try:
-                text = client.post(self.path, cast_to=http.Response, body=body).text
-                failure: Exception = self.error_of_reply(200, text, {})
-                wire.read_json_object(text, self.where, hide=self.hide)
-            except BadReply as page:  # a web page at this path
-                failure = self._not_served(page)
-            except sdk.APIError as error:
-                failure = self.error_of(error, _PATIENCE)
-        if isinstance(failure, UnknownModel):
-            raise failure from None
+        try:
+            with self.blocking_client(_PATIENCE) as client:
+                client.get(models_path, cast_to=http.Response)
+        except sdk.APIConnectionError as error:
+            self._raise_unreachable(error)
+        except sdk.APIStatusError:
+            pass  # An answer.
 
     def _entry(self, reply: Any) -> Mapping[str, Any] | None:
         """This model in a list of models; None without it. Gemini writes `models/` before each
@@ -356,8 +341,8 @@ class Transport:
         return self._not_served(error) if isinstance(error, UnknownModel) else error
 
     def _not_served(self, error: ModelError) -> UnknownModel:
-        """What was requested, what came, and what to set. A page of HTML must not push out the
-        last."""
+        """What was requested, what came, and what to set, which a page of HTML must not push
+        out."""
         usual = "" if self.path.startswith("/v1") else " (most end in /v1)"
         return UnknownModel(
             f"POST {self._address_without_query}{self.path} for {str(error)[:160]}; set base_url "
