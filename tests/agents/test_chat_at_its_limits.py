@@ -38,7 +38,7 @@ from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import dump_trajectory, from_record
 
-needs_llamacpp = needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp")
+needs_llamacpp = needs(("xllamacpp", "gguf", "httpx2"), "llm,llamacpp")
 
 CORPUS = {
     f"d{n}": Document(f"d{n}", f"Mill {n}", f"The mill {n} on the river was built in {1800 + n}.")

@@ -7,15 +7,18 @@ there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
+from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
+from soundingline.toolkit.llm.client import Body, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply, ServerGone
 from soundingline.toolkit.llm.messages import Message, SamplingParams, Tools, Turn, Usage, is_count
+from soundingline.toolkit.optional import import_optional
 
 API = "anthropic_messages"
 # The API refuses blocks of text that are empty or blank.
@@ -49,10 +52,10 @@ class AnthropicMessages(LanguageModel):
     See `LanguageModel` for the other arguments.
     """
 
-    sdk: ClassVar[str] = "anthropic"
-    sdk_client: ClassVar[str] = "Anthropic"
     path: ClassVar[str] = "/v1/messages"
     models_path: ClassVar[str] = "/v1/models?limit=1000"
+    key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
+    headers: ClassVar[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}
     gives_logprobs: ClassVar[bool] = False
     default_url: ClassVar[str] = "https://api.anthropic.com"
 
@@ -69,19 +72,13 @@ class AnthropicMessages(LanguageModel):
         super().__post_init__()
 
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        # All as extra body: see `OpenAIChat`.
-        stream = await client.messages.create(
-            model=self.name,
-            messages=[],
-            max_tokens=body["max_tokens"],
-            stream=True,
-            extra_body=body,
-            timeout=timeout,
-        )
-        async with stream:
-            events = (event.to_dict() async for event in stream)
+        request = {"model": self.name, "stream": True, **body}
+        async with (
+            self.transport.post(client, request, timeout) as response,
+            aclosing(self._events(response)) as events,
+        ):
             await gather(events, reply)
             if not reply.get("stop_reason"):
                 raise ServerGone(f"{self.transport.where}: the stream ended before the reply did")
@@ -89,6 +86,15 @@ class AnthropicMessages(LanguageModel):
             await asyncio.sleep(0)  # As in `OpenAIModel._send`.
             async for _ in events:  # Read to its end, the connection serves the next request.
                 pass
+
+    async def _events(self, response: Any) -> AsyncGenerator[Any, None]:
+        """The data of each event of a stream; `ModelError` for an event that is an error."""
+        source = import_optional("httpx2").EventSource(response, max_event_size=None)
+        async for event in source:
+            if event.event == "error":
+                raise self.transport.error_of_reply(200, event.data, {})
+            if event.data:
+                yield decode_json(event.data)
 
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Messages API")

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from soundingline.toolkit.errors import InputError, Runtime
 from soundingline.toolkit.files import cached_file_hash, fingerprint
-from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.errors import (
     BadReply,
     ContextOverflow,
@@ -41,7 +40,6 @@ from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.optional import import_optional, install_command
 from soundingline.toolkit.redaction import VARIABLE, find_secrets
 
-Arrived = Callable[..., None]
 Body = dict[str, Any]
 """A request or a reply in an API's own form."""
 
@@ -155,8 +153,8 @@ class ModelConfig:
 class LanguageModel(ModelConfig, ABC):
     """A language model with an HTTP API. See `ModelConfig` for the arguments.
 
-    Creating one needs no key, no SDK and no server. It takes any number of requests at once, from
-    one event loop or several.
+    Creating one needs no key, no HTTP library and no server. It takes any number of requests at
+    once, from one event loop or several.
 
     Attributes:
         transport: The connections to its server.
@@ -164,12 +162,13 @@ class LanguageModel(ModelConfig, ABC):
             `fingerprint_weights`.
     """
 
-    sdk: ClassVar[str]
-    sdk_client: ClassVar[str]
-    """The class of the SDK's client; that of the asynchronous one has `Async` before it."""
     path: ClassVar[str]
     """The path of requests at the address."""
     models_path: ClassVar[str] = "/models"
+    key_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer ")
+    """The header with the key, and what precedes the key in it."""
+    headers: ClassVar[Mapping[str, str]] = {}
+    """The other headers that the API requires."""
     default_url: ClassVar[str]
     gives_logprobs: ClassVar[bool] = True
     """Whether the API has log-probabilities. A server may still return none."""
@@ -192,8 +191,9 @@ class LanguageModel(ModelConfig, ABC):
             name=self.model,
             address=address if address.startswith(ADDRESS_FILE) else checked_url(address),
             path=self.path,
-            sdk=self.sdk,
-            sdk_client=self.sdk_client,
+            models_path=self.models_path,
+            key_header=self.key_header,
+            headers=self.headers,
             key_env=self.key_env,
             concurrency=self.concurrency,
             secrets=tuple(secret for _, secret in find_secrets(self.settings.extra)),
@@ -219,8 +219,8 @@ class LanguageModel(ModelConfig, ABC):
         return f"{type(self).__name__}({self.name!r} at {self.address})"
 
     def ready(self) -> None:
-        """`InputError` if the SDK or the key is missing. Sends nothing."""
-        import_optional(self.sdk)
+        """`InputError` if a package or the key is missing. Sends nothing."""
+        import_optional("httpx2")
         import_optional("tenacity")
         self.transport.key()
 
@@ -301,12 +301,12 @@ class LanguageModel(ModelConfig, ABC):
         does not. Requests the list of models. Any answer counts, and so does a server that is too
         busy to answer: a model or a path that it does not have is an error of the first request.
         """
-        self.transport.reach(self.models_path)
+        self.transport.reach()
 
     def reported_window(self) -> int | None:
         """The context window of the model in tokens, as its server reports it; None if it does
         not. Sends no request to the model."""
-        return self.transport.reported_window(self.models_path)
+        return self.transport.reported_window()
 
     def server_version(self) -> str:
         """The program and the version that a local vLLM reports, such as `vLLM 0.32.0`; empty for
@@ -335,11 +335,10 @@ class LanguageModel(ModelConfig, ABC):
 
     @abstractmethod
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        """Send once, and call `arrived` as soon as the reply is complete, before anything is
-        awaited: with its body, or without it if `reply` was filled with its JSON values as they
-        came."""
+        """Send once by the HTTP client, fill `reply` with the JSON values that come, and call
+        `arrived` as soon as it is complete, before anything is awaited."""
 
     @abstractmethod
     def _turn(self, reply: Body, messages: Sequence[Message]) -> Turn:
@@ -401,7 +400,7 @@ class _Request:
             return outcome
         if isinstance(outcome, ModelError):
             self._with_costs(outcome)
-        # Not chained: the SDK's errors quote the server, which may quote the key.
+        # Not chained: the errors of the HTTP library quote the server, which may quote the key.
         raise outcome or RuntimeError(f"{self._model!r} sent a request and looked at no reply")
 
     async def _wait_for_slot(self) -> None:
@@ -424,26 +423,14 @@ class _Request:
             failure = self._model.transport.error_of(error, self._timeout)
             self._outcome = self._outcome or failure
 
-    def _arrived(self, content: bytes | None = None) -> None:
+    def _arrived(self) -> None:
         try:
-            if content is not None:
-                self._fill(content)
             turn = self._model._whole(self._model._read(self._reply, self._messages))
             attempts, wait = len(self._waits), self._waits[-1]
             self._outcome = replace(turn, attempts=attempts, queue_seconds=wait)
             self.observer.reply(self._model, self._outcome)
         except Exception as error:
             self._outcome = error  # Raised when the connection has been read to its end.
-
-    def _fill(self, content: bytes) -> None:
-        """Fill the reply with the JSON object `content`; if it is none, with what can be read of
-        its usage, and `BadReply`."""
-        text, transport = content.decode("utf-8-sig", "replace"), self._model.transport
-        try:
-            self._reply.update(wire.read_json_object(text, transport.where, hide=transport.hide))
-        except BadReply:
-            self._reply.update(wire.usage_of_damaged(text))
-            raise
 
     def _with_costs(self, error: ModelError) -> ModelError:
         """The error with what the ledger records of an attempt that failed: also what was paid for

@@ -288,7 +288,7 @@ class ChatModel(Protocol):
         ...
 
     def ready(self) -> None:
-        """`InputError` if the SDK or the key is missing. Sends nothing."""
+        """`InputError` if a package or the key is missing. Sends nothing."""
         ...
 
     async def respond(

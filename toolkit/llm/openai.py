@@ -17,8 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +33,7 @@ from soundingline.toolkit.llm.actions import (
     plain_messages,
     read_action,
 )
-from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
+from soundingline.toolkit.llm.client import Body, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply, UnknownModel
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
@@ -59,36 +58,31 @@ _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "st
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIModel(LanguageModel):
-    """A model with one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
+    """A model with one of OpenAI's APIs. See `LanguageModel` for the arguments."""
 
-    sdk: ClassVar[str] = "openai"
-    sdk_client: ClassVar[str] = "OpenAI"
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
-    @abstractmethod
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        """The SDK's call that creates a reply and streams its body."""
-
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        # The body is read as it comes, because servers add fields that the SDK's types do not have.
-        # It is sent as extra body, because the SDK walks through every typed argument, which takes
-        # longer than the rest of the request.
-        sending = self._create(client, model=self.name, extra_body=body, timeout=timeout)
-        async with sending as response:
+        def complete() -> None:
+            wire.read_body(bytes(content), reply, self.transport.where, self.transport.hide)
+            arrived()
+
+        content = bytearray()
+        request = {"model": self.name, **body}
+        async with self.transport.post(client, request, timeout) as response:
             encoded = "content-encoding" in response.headers
             length = -1 if encoded else int(response.headers.get("content-length", -1))
-            content = bytearray()
-            async for part in response.iter_bytes():
+            async for part in response.aiter_bytes():
                 content += part
                 if len(content) == length:
                     # What follows, up to the end of the response, frees the connection for the
                     # next request; the replies that other tasks have by now come first.
-                    arrived(bytes(content))
+                    complete()
                     await asyncio.sleep(0)
             if len(content) != length or not content:
-                arrived(bytes(content))
+                complete()
 
     def _choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         if not (choices := reply.get("choices")):
@@ -150,9 +144,6 @@ class OpenAIChat(OpenAIModel):
         if self.calls not in CALLS:
             raise InputError(f"llm.calls is {self.calls!r}", valid=", ".join(CALLS))
         super().__post_init__()
-
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        return client.chat.completions.with_streaming_response.create(messages=[], **arguments)
 
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         by_schema = self.calls == "schema" and (tools or settings.answer)
@@ -315,16 +306,15 @@ class RecordedChat(OpenAIChat):
         return self._whole(self._read(reply, messages))
 
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        def noted(content: bytes) -> None:
-            whole = json.loads(content)
-            kept = {name: whole[name] for name in ("choices", "usage") if name in whole}
+        def noted() -> None:
+            kept = wire.present({name: reply.get(name) for name in ("choices", "usage")})
             request = fingerprint(body)
             with self.recordings.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"request": request, "reply": kept}) + "\n")
             self._replies[request] = kept
-            arrived(content)
+            arrived()
 
         await super()._send(client, body, timeout, reply, noted)
 
@@ -408,9 +398,6 @@ class OpenAICompletions(OpenAIModel):
 
     kept_tokens: int | None = None
 
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        return client.completions.with_streaming_response.create(prompt="", **arguments)
-
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         if len(messages) != 1 or tools:
             raise InputError(
@@ -465,9 +452,6 @@ class OpenAIResponses(OpenAIModel):
     encrypted_reasoning: bool = True
     strict_tools: bool = True
     parallel_calls: bool | None = False
-
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        return client.responses.with_streaming_response.create(input=[], **arguments)
 
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Responses API")

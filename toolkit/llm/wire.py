@@ -164,26 +164,27 @@ def count(usage: Any, *path: str) -> Any:
     return usage
 
 
-def usage_of_damaged(content: str) -> dict[str, Any]:
-    """What is known of a damaged body: its `usage`, None if that cannot be read. Empty if the body
-    does not begin as an object, so that no model has sent it."""
-    if not content.lstrip("\ufeff \t\r\n").startswith("{"):
-        return {}
-    places = list(_USAGE.finditer(content))
-    try:
-        return {"usage": decode_json_at(content, places[-1].end())[0]}
-    except (ValueError, IndexError):
-        return {"usage": None}
+def read_body(content: bytes, reply: dict[str, Any], what: str, hide: Callable[[str], str]) -> None:
+    """Fill `reply` with the JSON object that is a reply's body.
 
-
-def read_json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
-    """A reply's body as an object; else `BadReply`, which quotes the beginning of the body after
-    `hide` has removed a key from it."""
-    value = try_json(content)
-    if not isinstance(value, dict):
-        beginning = hide(content)[:80]
-        raise BadReply(f"{what} answered with something that is not a JSON object: {beginning!r}")
-    return value
+    `BadReply` for another body, which it quotes the beginning of after `hide` has removed a key
+    from it. The reply then has the `usage` that stands in the damaged object, or None if that
+    cannot be read, and nothing if the body does not begin as an object, so that no model has sent
+    it.
+    """
+    text = content.decode("utf-8-sig", "replace")
+    value = try_json(text)
+    if isinstance(value, dict):
+        reply.update(value)
+        return
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        try:
+            *_, last = _USAGE.finditer(text)
+            reply["usage"] = decode_json_at(text, last.end())[0]
+        except ValueError:
+            reply["usage"] = None
+    beginning = hide(text)[:80]
+    raise BadReply(f"{what} answered with something that is not a JSON object: {beginning!r}")
 
 
 def tokens(logprobs: Mapping[str, Any] | None) -> Iterator[Token]:

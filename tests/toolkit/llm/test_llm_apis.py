@@ -180,6 +180,11 @@ def event(**fields):
     return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n"
 
 
+def test_the_version_of_the_api_is_sent(peer):
+    ask(peer, AnthropicMessages)
+    assert peer.requests[0].headers["anthropic-version"] == "2023-06-01"
+
+
 def test_pings_and_unknown_events_are_ignored(peer):
     new = event(type="ping") + event(type="something_new", index=9)
     peer.script.append(stream(f"{START}{new}event: content_block_start{REST}"))
@@ -707,9 +712,8 @@ assert all("source" in reply or "after" in reply for reply in REPLIES.values())
 @pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES.keys())
 def test_which_error_the_reply_of_a_server_is(reply):
     status, body = reply["status"], reply["body"]
-    # OpenAI's SDK hands on what is inside `error`.
-    inside = body.get("error") if isinstance(body, dict) else None
-    for form in (body, inside) if inside else (body,):
+    text = body if isinstance(body, str) else json.dumps(body)
+    for form in (body, text):
         error = errors.error_of_reply(status, form, {}, where="m at host", now=0.0)
         assert type(error).__name__ == reply["is"]
         assert str(error).startswith(f"m at host: HTTP {status}")

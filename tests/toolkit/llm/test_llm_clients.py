@@ -339,7 +339,8 @@ def test_a_body_with_a_byte_order_mark_is_read(peer, adapter):
 
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_body_that_cannot_be_decompressed_is_sent_for_again(peer, make_any, status):
-    broken = Fail(status, raw="no gzip", headers={"content-encoding": "gzip"})
+    headers = {"content-encoding": "gzip", "content-type": "text/event-stream"}
+    broken = Fail(status, raw="no gzip", headers=headers)
     peer.script.extend([broken, Say(text="at last")])
     turn = ask(make_any())
     assert (turn.text, turn.attempts) == ("at last", 2)
@@ -374,8 +375,7 @@ def test_a_redirection_within_the_server_is_followed_and_a_circle_is_one_line(pe
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
 def test_a_reply_out_of_protocol_is_a_bad_reply(peer, make_any, body):
     peer.default = Raw(body)
-    with pytest.raises((errors.BadReply, errors.ServerGone)):
-        ask(make_any(attempts=2))
+    wrong(make_any(attempts=2), errors.BadReply)
     assert len(peer.requests) == 2
 
 
@@ -676,13 +676,13 @@ def test_addresses_and_keys_of_other_variables_change_nothing(peer, make_any, mo
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.setenv(name, KEY)
     assert ask(make_any()).text == "done"
-    assert KEY not in str(peer.requests[0].headers)
+    assert not {"authorization", "x-api-key"} & set(map(str.lower, peer.requests[0].headers))
 
 
-def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
-    model = make()
-    monkeypatch.setitem(sys.modules, model.sdk, None)
-    refused(r"\.\[llm\]", model.ready)
+@pytest.mark.parametrize("package", ["httpx2", "tenacity"])
+def test_a_missing_package_is_named_with_the_way_to_install_it(make, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    refused(rf"{package} is not installed.*\.\[llm\]", make().ready)
 
 
 def test_a_section_of_a_prompt_is_on_lines_of_its_own():
@@ -1099,7 +1099,8 @@ def test_one_request_is_prepared_in_a_round_of_the_loop():
     class Immediate(OpenAIChat):
         async def _send(self, client, body, timeout, reply, arrived):
             prepared_in.append(rounds)
-            arrived(b'{"choices": [{"message": {"content": "yes"}}]}')
+            reply["choices"] = [{"message": {"content": "yes"}}]
+            arrived()
 
     async def main():
         nonlocal rounds
