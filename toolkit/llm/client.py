@@ -35,7 +35,7 @@ from soundingline.toolkit.llm.messages import (
     Usage,
 )
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.llm.transport import Connection, Transport, checked_url, retrying
+from soundingline.toolkit.llm.transport import Transport, checked_url, retrying
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.optional import import_optional, install_command
 from soundingline.toolkit.redaction import VARIABLE, find_secrets
@@ -65,6 +65,7 @@ class RequestObserver(NamedTuple):
     between the ledger and the client.
 
     Attributes:
+        waited: Called with the seconds that an attempt waited for its concurrency slot.
         again: Called with the error of an attempt before the same request is sent again. An
             exception that it raises ends the request.
         reply: Called with the client and the reply as soon as its last byte has been read, before
@@ -72,6 +73,7 @@ class RequestObserver(NamedTuple):
         cancelled: Called with what an attempt that was cancelled has cost.
     """
 
+    waited: Callable[[float], None] = lambda seconds: None
     again: Callable[[ModelError], None] = lambda error: None
     reply: Callable[[ChatModel, Turn], None] = lambda model, turn: None
     cancelled: Callable[[ModelError], None] = lambda error: None
@@ -219,9 +221,8 @@ class LanguageModel(ModelConfig, ABC):
         return f"{type(self).__name__}({self.name!r} at {self.address})"
 
     def ready(self) -> None:
-        """`InputError` if a package or the key is missing. Sends nothing."""
+        """`InputError` if httpx2 or the key is missing. Sends nothing."""
         import_optional("httpx2")
-        import_optional("tenacity")
         self.transport.key()
 
     def fingerprint_weights(self, record: Path | None) -> None:
@@ -321,9 +322,12 @@ class LanguageModel(ModelConfig, ABC):
         settings = settings or self.settings
         body = self._body(messages, tools, settings)
         request = _Request(self, body, settings.timeout, tuple(messages))
-        sending = retrying(self.attempts, self.longest_wait, request.observer.again)
-        turn: Turn = await sending(request.attempt)
-        return turn
+        return await retrying(
+            request.attempt,
+            attempts=self.attempts,
+            longest_wait=self.longest_wait,
+            again=request.observer.again,
+        )
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -379,7 +383,6 @@ class _Request:
         self._model, self._body, self._timeout = model, body, timeout
         self._messages = messages
         self._connection = model.transport.connection()
-        self._waits: list[float] = []  # seconds that each attempt waited for its slot
         self._reply: Body = {}
         self._outcome: Turn | Exception | None = None
 
@@ -389,7 +392,7 @@ class _Request:
         try:
             await self._wait_for_slot()
             try:
-                await self._exchange(self._connection)
+                await self._exchange()
             finally:
                 self._connection.slots.release()
         except asyncio.CancelledError:
@@ -408,14 +411,15 @@ class _Request:
         try:
             await self._connection.slots.acquire()
         finally:
-            self._waits.append(time.monotonic() - began)
+            self.observer.waited(time.monotonic() - began)
 
-    async def _exchange(self, connection: Connection) -> None:
+    async def _exchange(self) -> None:
+        client, admission_lock = self._connection.client, self._connection.admission_lock
         try:
-            async with connection.admission_lock:
+            async with admission_lock:
                 await asyncio.sleep(0)
             sending = self._model._send(
-                connection.client, self._body, self._timeout, self._reply, self._arrived
+                client, self._body, self._timeout, self._reply, self._arrived
             )
             await asyncio.wait_for(sending, self._timeout)
         except Exception as error:
@@ -425,18 +429,14 @@ class _Request:
 
     def _arrived(self) -> None:
         try:
-            turn = self._model._whole(self._model._read(self._reply, self._messages))
-            attempts, wait = len(self._waits), self._waits[-1]
-            self._outcome = replace(turn, attempts=attempts, queue_seconds=wait)
+            self._outcome = self._model._whole(self._model._read(self._reply, self._messages))
             self.observer.reply(self._model, self._outcome)
         except Exception as error:
             self._outcome = error  # Raised when the connection has been read to its end.
 
     def _with_costs(self, error: ModelError) -> ModelError:
-        """The error with what the ledger records of an attempt that failed: also what was paid for
-        a reply that cannot be used, as far as it came, unless the server sent nothing, or an error
-        without usage."""
-        error.queue_seconds, error.attempts = self._waits[-1], len(self._waits)
+        """The error of an attempt that failed, with what was paid for a reply that cannot be used,
+        as far as it came, unless the server sent nothing, or an error without usage."""
         reply = self._reply
         if error.turn is None and reply and (reply.get("usage") or not reply.get("error")):
             usage = self._model._usage(reply.get("usage"))

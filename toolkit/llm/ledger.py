@@ -40,7 +40,7 @@ class PendingRequest:
         self._ledger = ledger
         ledger._admit(self)
         self._under_way, self._over = True, False
-        self._entered = 0
+        self._entered = False  # whether an attempt is on the ledger
         self._began = ledger._clock()
 
     def reply(self, turn: Turn) -> None:
@@ -70,27 +70,23 @@ class PendingRequest:
             # Its attempts are entered, and another one was refused.
             self._ledger._enter(self, UsageTotals(failed=1))
 
+    def waited(self, seconds: float) -> None:
+        """Leave out the seconds that the attempt in flight waited for a concurrency slot."""
+        self._began += seconds
+
     def _enter(self, outcome: Turn | BaseException | None, *, failed: bool = False) -> None:
-        """Record an attempt that ended with `outcome`, a turn or an error. A client that does not
-        report its attempts one by one reports their number with the last one."""
-        paid, attempts, waited = None, 1, 0.0
-        if isinstance(outcome, (Turn, ModelError)):
-            paid = outcome if isinstance(outcome, Turn) else outcome.turn
-            attempts, waited = outcome.attempts, outcome.queue_seconds
-        first, now = not self._entered, self._ledger._clock()
-        account = prices.of_attempt(
-            paid.usage if paid else None,
-            self.price.cost(paid.usage) if paid else None,
-            seconds=now - self._began - waited,
-        )
+        """Record an attempt that ended with `outcome`, a turn or an error."""
+        turn = outcome.turn if isinstance(outcome, ModelError) else outcome
+        usage = turn.usage if isinstance(turn, Turn) else None
+        dollars = self.price.cost(usage) if usage else None
+        now = self._ledger._clock()
         account = replace(
-            account,
-            calls=int(first),
+            prices.of_attempt(usage, dollars, seconds=now - self._began),
+            calls=int(not self._entered),
             failed=int(failed),
-            retries=attempts - 1 if first else max(1, attempts - self._entered),
+            retries=int(self._entered),
         )
-        self._began, self._under_way = now, False
-        self._entered = max(attempts, self._entered + 1)
+        self._began, self._under_way, self._entered = now, False, True
         self._ledger._enter(self, account)
 
 
@@ -153,8 +149,7 @@ class Ledger:
     def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[PendingRequest]:
         """The block of one request, which calls `reply(turn)` and, for each attempt that another
         one follows, `again(error)`. An exception with a turn, as a `ModelError` may have, is
-        recorded with the usage of that turn, any other one as a failed call. Seconds of waiting for
-        a concurrency slot (`queue_seconds`) are left out."""
+        recorded with the usage of that turn, any other one as a failed call."""
         entry = PendingRequest(self, role, qid, price)
         try:
             yield entry
@@ -348,7 +343,7 @@ class MeteredModel:
                 finally:
                     entry.reply(turn)
 
-            with observed_by(RequestObserver(entry.again, replied, entry.end)):
+            with observed_by(RequestObserver(entry.waited, entry.again, replied, entry.end)):
                 turn = await self._model.respond(messages, tools, settings)
             if entry.turn is None:
                 replied(self._model, turn)

@@ -144,10 +144,8 @@ class Turn:
             word.
         model: The model that the server says it used.
         provider: State for the same API; see the module.
-        attempts: The number of requests that were sent for this reply.
         tokens: The tokens of the text with their log-probabilities, if the settings request them
             and the server returns them.
-        queue_seconds: How long the last request waited for a concurrency slot.
 
     Example:
         >>> Turn(text="1820", usage=Usage(input=900, output=20)).usage.output
@@ -161,9 +159,7 @@ class Turn:
     finish_reason: str = "stop"
     model: str = ""
     provider: Mapping[str, Any] = field(default_factory=dict)
-    attempts: int = 1
     tokens: Sequence[Token] = ()
-    queue_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         _replace_in(self, "text", "reasoning", "provider")

@@ -10,10 +10,10 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -29,6 +29,8 @@ from soundingline.toolkit.llm.errors import (
 )
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.redaction import REDACTED
+
+T = TypeVar("T")
 
 _REQUEST_PATH = re.compile(r"/((chat/)?completions|responses|messages)/?$")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -78,39 +80,41 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def retrying(attempts: int, longest_wait: float, again: Callable[[ModelError], None]) -> Any:
-    """A tenacity object for one request: `await retrying(...)(function)`.
+async def retrying(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    attempts: int,
+    longest_wait: float,
+    again: Callable[[ModelError], None],
+) -> T:
+    """The result of a request, which is sent again after an error that may pass.
 
     The wait before the next attempt is what the server requests and up to a tenth more, else a
     random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together.
 
     Args:
-        attempts: How often the request is sent at most.
+        attempt: Sends the request once.
+        attempts: How often it is sent at most.
         longest_wait: Seconds. A request whose server asks for a longer wait fails at once.
         again: Called with the error of an attempt that is followed by another, before the wait. An
             exception that it raises ends the request.
     """
-
-    def is_worth_retrying(error: BaseException) -> bool:
-        if not isinstance(error, ModelError) or not error.retryable:
-            return False
-        return (error.retry_after or 0.0) <= longest_wait
-
-    def wait(state: Any) -> float:
-        wish = state.outcome.exception().retry_after
-        if wish is not None:
-            return float(wish * (1 + 0.1 * _chance()))
-        return float(min(longest_wait, _FIRST_WAIT * 2**state.attempt_number) * _chance())
-
-    tenacity = import_optional("tenacity")
-    return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception(is_worth_retrying),
-        wait=wait,
-        stop=tenacity.stop_after_attempt(attempts),
-        before_sleep=lambda state: again(state.outcome.exception()),
-        sleep=_sleep,
-        reraise=True,
-    )
+    number = 1
+    while True:
+        try:
+            return await attempt()
+        except ModelError as error:
+            requested = error.retry_after
+            passes = error.retryable and (requested or 0.0) <= longest_wait
+            if not passes or number >= attempts:
+                raise
+            again(error)
+        if requested is None:
+            wait = min(longest_wait, _FIRST_WAIT * 2**number) * _chance()
+        else:
+            wait = requested * (1 + 0.1 * _chance())
+        await _sleep(wait)
+        number += 1
 
 
 class Connection(NamedTuple):

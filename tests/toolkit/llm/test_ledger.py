@@ -229,10 +229,10 @@ def test_an_account_in_a_file_is_read_as_it_was_written():
 
 def test_failures_are_counted_and_what_they_cost_is_kept():
     ledger = Ledger()
-    error = ServerGone("no")
-    error.attempts = 3
-    with pytest.raises(ServerGone), ledger.request("agent", "q", DOLLAR):
-        raise error
+    with pytest.raises(ServerGone), ledger.request("agent", "q", DOLLAR) as entry:
+        entry.again(ServerGone("no"))
+        entry.again(ServerGone("no"))
+        raise ServerGone("no")
     with pytest.raises(Truncated), ledger.request("agent", "q", DOLLAR):
         raise Truncated("half", turn=spent(4))
     with pytest.raises(ZeroDivisionError), ledger.request("agent", "q", DOLLAR):
@@ -245,12 +245,13 @@ def test_failures_are_counted_and_what_they_cost_is_kept():
 def test_seconds_leave_out_the_wait_for_a_place_in_flight():
     clock = iter([0.0, 10.0, 20.0, 25.0])
     ledger = Ledger(clock=lambda: next(clock))
-    spend(ledger, Turn(queue_seconds=7.0), qid="q1")
+    with ledger.request("agent", "q1") as entry:
+        entry.waited(7.0)
+        entry.reply(Turn())
     assert ledger.by_role()["agent"].seconds == 3.0
-    error = ServerGone("gone")
-    error.queue_seconds = 4.0
-    with pytest.raises(ServerGone), ledger.request("agent", "q1"):
-        raise error
+    with pytest.raises(ServerGone), ledger.request("agent", "q1") as entry:
+        entry.waited(4.0)
+        raise ServerGone("gone")
     assert ledger.by_role()["agent"].seconds == 3.0 + 1.0
 
 

@@ -740,7 +740,7 @@ def test_a_mistyped_argument_of_a_model_is_refused(wrong):
 
 WITHOUT_HTTP = """
 import importlib, pkgutil, sys
-sys.modules.update(dict.fromkeys(("httpx2", "tenacity", "vllm")))
+sys.modules.update(dict.fromkeys(("httpx2", "vllm")))
 import soundingline.toolkit.llm
 for module in pkgutil.iter_modules(soundingline.toolkit.llm.__path__):
     importlib.import_module(f"soundingline.toolkit.llm.{module.name}")
