@@ -257,7 +257,7 @@ def address(tmp_path_factory):
     # Several threads wait for each other by spinning, which a busy machine punishes.
     server = LlamaCppServer(gguf=str(weights), context_length=16_384, parallel=4, threads=1)
     log = place / "server.log"
-    with serving(lambda port: server.command("tiny", port), log=log, start_seconds=120) as url:
+    with serving(server, "tiny", log=log) as url:
         yield url
 
 

@@ -37,7 +37,7 @@ from soundingline.toolkit.llm.messages import (
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.llm.transport import Transport, checked_url, retrying
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.optional import import_optional, install_command
+from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.redaction import VARIABLE, find_secrets
 
 Body = dict[str, Any]
@@ -259,24 +259,13 @@ class LanguageModel(ModelConfig, ABC):
         if not (server := self.own_server):
             yield self
             return
-        # The server requires the key that we send. It reads it from the environment, because every
-        # user of the machine can read command lines.
         key = self.transport.key(f"the server of {self.name}")
-        environment = {**server.environment, **({server.key_variable: key} if key else {})}
-        # A server that works for several runs has one log, which is obfuscated or is not.
         command = server.command(self.name, 0)
+        # A server that works for several runs has one log, which is obfuscated or is not.
         started_with = fingerprint(
-            command, environment, is_obfuscated(log), self.weights_fingerprint
+            command, server.environment, key, is_obfuscated(log), self.weights_fingerprint
         )
-        start = partial(
-            serving,
-            lambda port: server.command(self.name, port),
-            log=log,
-            start_seconds=server.start_seconds,
-            environment=environment,
-            advice=install_command(server.installed_by),
-            name=server.name,
-        )
+        start = partial(serving, server, self.name, log=log, key=key)
         with (
             Servers() if servers is None else nullcontext(servers) as shared,
             shared.using(started_with, start) as address,

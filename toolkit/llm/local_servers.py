@@ -31,7 +31,7 @@ from soundingline.toolkit.errors import FileName, InputError, Runtime, RuntimeKe
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
-from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
+from soundingline.toolkit.optional import check_optional, hub_file, install_command, is_hub_name
 from soundingline.toolkit.redaction import find_secrets
 
 HOST = "127.0.0.1"
@@ -304,26 +304,18 @@ class LlamaCppServer(LocalServer):
 
 @contextmanager
 def serving(
-    command: Callable[[int], Sequence[str]],
-    *,
-    log: Path,
-    start_seconds: float = 1800.0,
-    grace: float = 20.0,
-    environment: Mapping[str, str] | None = None,
-    advice: str = "",
-    name: str = "",
+    server: LocalServer, model: str, *, log: Path, key: str = "", grace: float = 20.0
 ) -> Iterator[str]:
-    """Run a server while the block runs. It also ends when this process is killed.
+    """Run a server of the model while the block runs. It also ends when this process is killed.
 
     Args:
-        command: Returns the command line for a port.
+        server: What is started.
+        model: The name of the model.
         log: The file to whose end the output goes, obfuscated in an obfuscated folder
             (`soundingline.toolkit.obfuscation`).
-        start_seconds: How long starting may take.
+        key: The key that requests must have; empty for none. The server reads it from its
+            environment, because every user of the machine can read command lines.
         grace: Seconds between the request to end and the kill of the server's process group.
-        environment: Variables that are added to ours.
-        advice: How the program is installed.
-        name: What messages call the server. Empty: its program.
 
     Yields:
         The address, `http://127.0.0.1:<port>`.
@@ -334,25 +326,26 @@ def serving(
     """
     with socket.socket() as probe:  # for a free port
         probe.bind((HOST, 0))
-        address = f"http://{HOST}:{probe.getsockname()[1]}"
-    words = [str(word) for word in command(int(address.rpartition(":")[2]))]
+        port = probe.getsockname()[1]
+    words, address = server.command(model, port), f"http://{HOST}:{port}"
     if shutil.which(words[0]) is None:
-        how = f" ({advice})" if advice else ""
         raise InputError(
             f"the program {words[0]!r} is not installed here",
-            do=f"install it{how}, or set llm.base_url to a server that runs already",
+            do=f"install it ({install_command(server.installed_by)}), or set llm.base_url to a "
+            "server that runs already",
         )
+    keys = {server.key_variable: key} if key else {}
     with _output(log) as output:
         guard = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), str(grace), *words],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **server.environment, **keys},
             start_new_session=True,
         )
         try:
-            _wait(guard, f"{address}/health", name or words[0], log, start_seconds)
+            _wait(guard, f"{address}/health", server.name, log, server.start_seconds)
             yield address
         finally:
             _stop(guard, grace)

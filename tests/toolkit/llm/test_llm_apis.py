@@ -597,7 +597,7 @@ def test_a_real_engine_returns_log_probabilities(tmp_path):
     weights = save_gguf(tmp_path / "tiny.gguf", ["fw0000001"])
     local = LlamaCppServer(gguf=str(weights), threads=1)
     log = tmp_path / "server.log"
-    with serving(lambda port: local.command("tiny", port), log=log, start_seconds=120) as url:
+    with serving(local, "tiny", log=log) as url:
 
         def greedy(adapter, tokens):
             settings = SamplingParams(temperature=0.0, logprobs=5, max_output_tokens=tokens)
