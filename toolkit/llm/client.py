@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from soundingline.toolkit.errors import InputError, Runtime
+from soundingline.toolkit.errors import InputError, Runtime, check_int, check_number
 from soundingline.toolkit.files import cached_file_hash, fingerprint
 from soundingline.toolkit.llm.errors import (
     BadReply,
@@ -130,11 +130,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if not self.model:
             raise InputError("the model has no name", do="set llm.model=<name>")
-        for name in ("concurrency", "attempts"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}", valid="1 or more")
-        if not self.longest_wait >= 0:
-            raise InputError(f"longest_wait is {self.longest_wait}", valid="seconds, 0 or more")
+        check_int("concurrency", self.concurrency)
+        check_int("attempts", self.attempts)
+        check_number("longest_wait", self.longest_wait)
         # The value is not repeated: it may be the key itself.
         if self.key_env is not None and not VARIABLE.fullmatch(self.key_env):
             raise InputError(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, check_number, parse
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import RequestObserver, observed_by
@@ -130,8 +130,8 @@ class Ledger:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, value in (("cap", cap), ("question_cap", question_cap)):
-            if value is not None and not value > 0:
-                raise InputError(f"{name} is {value!r}", valid="dollars above 0, or null for none")
+            if value is not None:
+                check_number(name, value, gt=0, do="give dollars, or null for none")
         self.cap = cap
         self.question_cap = question_cap
         self.unpriced = 0

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any, ClassVar
 
 from soundingline.toolkit.console import progress_bar
-from soundingline.toolkit.errors import FileName, InputError, Runtime, RuntimeKeys
+from soundingline.toolkit.errors import FileName, InputError, Runtime, RuntimeKeys, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
@@ -241,10 +241,10 @@ class LlamaCppServer(LocalServer):
     installed_by = "llamacpp"
 
     def check(self, model: str) -> None:
-        numbers = {name: getattr(self, name) for name in ("context_length", "parallel", "threads")}
-        for name, value in numbers.items():
-            if value is not None and value < 1:
-                raise InputError(f"llama.cpp's {name} is {value}", valid="1 or more")
+        check_int("llama.cpp's context_length", self.context_length)
+        check_int("llama.cpp's parallel", self.parallel)
+        if self.threads is not None:
+            check_int("llama.cpp's threads", self.threads)
         if self.launcher is not None:
             check_launcher(self.launcher, f"[{PROGRAM}]")
         if not self.gguf and not (self.file and is_hub_name(model)):
@@ -255,7 +255,7 @@ class LlamaCppServer(LocalServer):
             )
         if self.gguf and not self.gguf.endswith(".gguf"):
             raise InputError(f"llm.server.gguf is {self.gguf!r}", valid="the path of a .gguf file")
-        self._command(model, self.gguf or "", 0, self.launcher or [PROGRAM])
+        check_secrets(self.extra, self.launcher or (), self.name, self.key_variable)
 
     def command(self, model: str, port: int) -> list[str]:
         weights = self._gguf() if self.gguf else hub_file(model, str(self.file))
@@ -265,20 +265,8 @@ class LlamaCppServer(LocalServer):
         elif launcher is None:
             check_optional("xllamacpp")
             launcher = [sys.executable, str(_EMBEDDED)]
-        return self._command(model, str(weights), port, launcher)
-
-    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
-        """Of a local file, or of all its parts if there are several, what they hold; of the hub the
-        name of the file, because a repository has one for each precision."""
-        if not self.gguf:
-            return str(self.file)
-        path = self._gguf()
-        parts = sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
-        return fingerprint(*map(hashed, parts))
-
-    def _command(self, model: str, weights: str, port: int, launcher: Sequence[str]) -> list[str]:
         options: dict[str, Any] = {
-            "model": weights,
+            "model": str(weights),
             "alias": model,
             "host": self.host,
             "port": port,
@@ -289,8 +277,16 @@ class LlamaCppServer(LocalServer):
             "gpu-layers": self.gpu_layers,
         }
         options.update({name.replace("_", "-"): value for name, value in self.extra.items()})
-        check_secrets(options, launcher, self.name, self.key_variable)
         return [*launcher, *option_words(options)]
+
+    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """Of a local file, or of all its parts if there are several, what they hold; of the hub the
+        name of the file, because a repository has one for each precision."""
+        if not self.gguf:
+            return str(self.file)
+        path = self._gguf()
+        parts = sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
+        return fingerprint(*map(hashed, parts))
 
     def _gguf(self) -> Path:
         path = Path(str(self.gguf)).expanduser().resolve()

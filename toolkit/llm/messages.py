@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.errors import InputError, Runtime, is_number
+from soundingline.toolkit.errors import InputError, Runtime, check_number
 from soundingline.toolkit.json_text import decode_json, replace_surrogates_in
 from soundingline.toolkit.redaction import redact
 
@@ -232,11 +232,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and low <= value <= high):
-                raise InputError(
-                    f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null"
-                )
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, ge=low, le=high)
         if not self.tool_choice:
             raise InputError(
                 "tool_choice is empty", valid=f"{', '.join(TOOL_CHOICES)} or the name of a tool"
