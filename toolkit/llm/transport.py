@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from soundingline.toolkit.errors import InputError
@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 _REQUEST_PATH = re.compile(r"/((chat/)?completions|responses|messages)/?$")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_PORTS = {"http": 80, "https": 443}
 # Seconds for a server to accept a connection, and then to say anything, before it is asked.
 _PATIENCE = 5.0
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
@@ -207,10 +206,7 @@ class Transport:
             max_keepalive_connections=self.concurrency,
             keepalive_expiry=_KEEP_ALIVE,
         )
-        hooks = {"request": [self._stay_at_server]}
-        return http.AsyncClient(
-            limits=limits, follow_redirects=True, event_hooks=hooks, **self._client_arguments()
-        )
+        return http.AsyncClient(limits=limits, **self._client_arguments())
 
     def _client_arguments(self) -> dict[str, Any]:
         """The headers of each request, and how a server on this machine is reached."""
@@ -221,7 +217,7 @@ class Transport:
         if urlsplit(self.address).hostname not in _LOOPBACK:
             return {"headers": headers}
         # The environment's proxies are not for this machine; and reading all certificates for a
-        # plain connection takes longer than connecting. Without any, a redirection to https fails.
+        # plain connection takes longer than connecting.
         plain = self.address.startswith("http:")
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
         return {"headers": headers, "trust_env": False, "verify": verify}
@@ -231,9 +227,16 @@ class Transport:
         self, client: Any, body: Mapping[str, Any], timeout: float
     ) -> AsyncIterator[Any]:
         """The response of httpx2 to a request, before its body is read; `ModelError` if the server
-        answers with an error. `timeout` in seconds is that of each step of the connection."""
+        answers with an error, or redirects, because that could take the prompt to another server.
+        `timeout` in seconds is that of each step of the connection."""
         url = f"{self.address}{self.path}"
         async with client.stream("POST", url, json=body, timeout=timeout) as response:
+            if response.next_request is not None:
+                target = response.next_request.url.copy_with(query=None)
+                raise UnknownModel(
+                    f"{self.where}: the server redirects to {self.hide(str(target))}, and prompts "
+                    "do not follow it; set base_url to that address if it is the right one"
+                )
             if not response.is_success:
                 await response.aread()
                 raise self.error_of_reply(response.status_code, response.text, response.headers)
@@ -244,17 +247,6 @@ class Transport:
         http = import_optional("httpx2")
         with http.Client(timeout=_PATIENCE, **self._client_arguments()) as client:
             return client.get(url)
-
-    async def _stay_at_server(self, request: Any) -> None:
-        """Called before each request and each redirected one: `UnknownModel` if it would take the
-        prompt to another server. That of the same name over https is the same one."""
-        own, next_ = urlsplit(self.address), urlsplit(str(request.url))
-        upgraded = (own.scheme, next_.scheme) == ("http", "https")
-        if _origin(own) != _origin(next_) and not (upgraded and own.hostname == next_.hostname):
-            raise UnknownModel(
-                f"{self.where}: the server redirects to {next_.scheme}://{next_.netloc}, and "
-                "prompts do not follow it; set base_url to that address if it is the right one"
-            )
 
     def reach(self) -> None:
         """Check that the server takes a connection: see `LanguageModel.reach`."""
@@ -304,7 +296,6 @@ class Transport:
         kinds: tuple[tuple[type[Exception], type[ModelError], str], ...] = (
             (asyncio.TimeoutError, ServerTimeout, f"no complete reply in {timeout:g} s"),
             (http.TimeoutException, ServerTimeout, "the connection stalled"),
-            (http.TooManyRedirects, UnknownModel, "its redirects lead in a circle; set base_url"),
             (http.DecodingError, BadReply, f"the compressed body is damaged ({error})"),
             (http.SSEError, BadReply, "the reply is not a stream of events"),
             (http.TransportError, ServerGone, cut),
@@ -337,7 +328,3 @@ class Transport:
     @property
     def _address_without_query(self) -> str:
         return f"{self._root}{urlsplit(self.address).path}"
-
-
-def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)

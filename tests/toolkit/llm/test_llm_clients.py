@@ -23,7 +23,7 @@ import pytest
 from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, client, count_sockets, using
 from support.assertions import refused
 from support.commands import forked
-from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
+from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body
 from support.needs import cases
 
 from soundingline.pipelines.prompting import CachedLLM
@@ -347,27 +347,13 @@ def test_a_body_that_cannot_be_decompressed_is_sent_for_again(peer, make_any, st
 
 
 @pytest.mark.parametrize("status", [302, 307])
-def test_a_prompt_does_not_follow_a_redirection_to_another_server(peer, make_any, status):
-    with running_peer() as other:
-        location = f"http://127.0.0.1:{other.port}/v1/elsewhere"
-        peer.default = Fail(status, raw="", headers={"location": location})
-        raised = wrong(make_any(), errors.UnknownModel)
-        assert other.requests == [] and len(peer.requests) == 1
-    assert f"redirects to http://127.0.0.1:{other.port}" in str(raised)
-    assert "base_url" in str(raised) and raised.stops_run
-
-
-def test_a_redirection_within_the_server_is_followed_and_a_circle_is_one_line(peer, make_any):
-    def moved(request):
-        return Fail(307, raw="", headers={"location": f"{request.path}?again"})
-
-    peer.script.extend([moved, rendered])
-    assert ask(make_any()).text == "Ada."
-    assert peer.requests[0].body == peer.requests[1].body
-    peer.requests.clear()
-    peer.default = moved
-    assert "redirects lead in a circle" in str(wrong(make_any(), errors.UnknownModel))
-    assert len(peer.requests) == 21  # httpx2 gives up after 20
+def test_a_prompt_does_not_follow_a_redirection(peer, make_any, status):
+    location = "https://elsewhere.invalid/v2/chat?key=1"
+    peer.default = Fail(status, raw="", headers={"location": location})
+    raised = wrong(make_any(), errors.UnknownModel)
+    assert len(peer.requests) == 1 and raised.stops_run
+    assert "redirects to https://elsewhere.invalid/v2/chat, and" in str(raised)
+    assert "base_url" in str(raised)
 
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
