@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,6 +23,11 @@ from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Tools, Turn
 from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Amount, Price, UsageTotals
 from soundingline.toolkit.trajectory import ROLES
+
+
+def _new_books() -> dict[str, UsageTotals]:
+    """Sums by role, to which attempts are added."""
+    return defaultdict(UsageTotals)
 
 
 class PendingRequest:
@@ -138,8 +143,8 @@ class Ledger:
         self._earlier = dict(earlier or {})
         self._clock = clock
         self._lock = threading.Lock()
-        self._questions: dict[str, dict[str, UsageTotals]] = {}
-        self._run: dict[str, UsageTotals] = {}
+        self._questions: dict[str, dict[str, UsageTotals]] = defaultdict(_new_books)
+        self._run = _new_books()
         self._open: dict[str, set[PendingRequest]] = {}
         self._highest_cost = dict(highest_cost or {})
         self._record = record
@@ -170,9 +175,8 @@ class Ledger:
         """Add what a question that is resumed in this start has spent before, by role. It counts in
         the question's `usage` and towards its cap, but not again towards the cap of the run."""
         with self._lock:
-            account = self._questions.setdefault(qid, {})
             for role, spent in books.items():
-                account[role] = account.get(role, UsageTotals()) + spent
+                self._questions[qid][role] += spent
 
     def by_role(self, qid: str | None = None) -> dict[str, UsageTotals]:
         """Usage by role, of one question or (None) of the run."""
@@ -183,12 +187,6 @@ class Ledger:
     def total(self) -> UsageTotals:
         """Usage of this start of the run, all roles together."""
         return prices.total(self.by_role().values())
-
-    @property
-    def highest_cost(self) -> dict[str, float]:
-        """Dollars of the most expensive attempt so far, by role."""
-        with self._lock:
-            return dict(self._highest_cost)
 
     @property
     def spent_before(self) -> float:
@@ -276,8 +274,8 @@ class Ledger:
             entry.reserved = 0.0
             role, qid = entry.role, entry.qid
             self._highest_cost[role] = max(self._highest_cost.get(role, 0.0), account.dollars)
-            for books in (self._run, self._questions.setdefault(qid, {})):
-                books[role] = books.get(role, UsageTotals()) + account
+            self._run[role] += account
+            self._questions[qid][role] += account
         if self._record is None:
             return
         try:
@@ -374,12 +372,12 @@ class LedgerStart:
 
     started: Annotated[str, Field(strict=True)]
     cap: Amount | None
-    by_role: dict[str, UsageTotals] = field(default_factory=dict, init=False)
+    by_role: dict[str, UsageTotals] = field(default_factory=_new_books, init=False)
     highest_cost: dict[str, float] = field(default_factory=dict, init=False)
 
     def add(self, role: str, usage: UsageTotals) -> None:
         """Add an attempt."""
-        self.by_role[role] = self.by_role.get(role, UsageTotals()) + usage
+        self.by_role[role] += usage
         self.highest_cost[role] = max(self.highest_cost.get(role, 0.0), usage.dollars)
 
 

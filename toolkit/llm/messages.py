@@ -252,18 +252,13 @@ class SamplingParams:
     def refuse_unsupported(self, api: str) -> None:
         """`InputError` for a seed or log-probabilities, which `api` does not have: leaving them out
         would mislead."""
-        if self.logprobs is not None:
-            raise InputError(
-                f"log-probabilities are requested, and {api} gives none",
-                valid="a server of chat completions that gives them, such as vLLM",
-                do="choose one, such as llm=openai_compatible",
-            )
-        if self.seed is not None:
-            raise InputError(
-                f"the seed is {self.seed}, and {api} has none",
-                valid="null",
-                do="set the seed to null, or use a server for chat completions",
-            )
+        for name, value in (("log-probabilities", self.logprobs), ("a seed", self.seed)):
+            if value is not None:
+                raise InputError(
+                    f"{name} ({value}) are set, and {api} has none",
+                    valid="null",
+                    do="choose a server of chat completions, such as llm=openai_compatible",
+                )
 
 
 class ChatModel(Protocol):

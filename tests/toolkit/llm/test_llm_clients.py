@@ -254,7 +254,7 @@ def test_settings_reach_the_server_and_unset_ones_do_not(peer, make_any):
 
 def test_a_seed_and_log_probabilities_are_sent_or_refused_and_never_dropped(peer, make):
     model = make()
-    for settings, refusal in (({"seed": 7}, "has none"), ({"logprobs": 1}, "gives none")):
+    for settings, refusal in (({"seed": 7}, "a seed"), ({"logprobs": 1}, "log-probabilities")):
         if isinstance(model, (OpenAIChat, OpenAICompletions)):
             ask(model, **settings)
             assert set(settings) <= set(peer.requests[-1].body)
