@@ -142,7 +142,6 @@ class AnthropicMessages(LanguageModel):
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         blocks = reply["content"]
         uses = (block for block in blocks if block["type"] == "tool_use")
-        parts = ((each.get("id"), each.get("name"), each.get("input")) for each in uses)
         reason = str(reply["stop_reason"])
         return Turn(
             text=wire.joined_text(
@@ -153,7 +152,7 @@ class AnthropicMessages(LanguageModel):
                 for block in blocks
                 if block["type"] == "thinking" and block.get("thinking")
             ),
-            tool_calls=wire.tool_calls(parts, messages),
+            tool_calls=wire.tool_calls(uses, messages),
             finish_reason=_FINISH.get(reason, reason),
             provider={"api": API, "blocks": [wire.present(block) for block in blocks]},
         )

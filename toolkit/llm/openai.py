@@ -208,16 +208,15 @@ class OpenAIChat(OpenAIModel):
         message = choice["message"]
         content = wire.read_content(message.get("content"), self.transport.where)
         text, reasoning, provider = _reasoning(message, content, self.transport.where)
-        functions = ((call.get("id"), call["function"]) for call in message.get("tool_calls") or ())
-        parts = [(name, each.get("name"), each.get("arguments")) for name, each in functions]
-        calls = wire.tool_calls(parts or content.calls, messages)
+        calls = wire.tool_calls(message.get("tool_calls") or content.calls, messages)
         finish = choice.get("finish_reason")
         action = None if calls else self._action(text)
         if action:
             provider = {**provider, "api": CHAT_API, "text": text}
             text, finish = action.text, "stop"  # complete, whatever follows in the reply
             if action.name:
-                calls = wire.tool_calls([(None, action.name, action.arguments)], messages)
+                call = {"name": action.name, "arguments": action.arguments}
+                calls = wire.tool_calls([call], messages)
                 finish = "tool_calls"
         if message.get("refusal"):
             text, finish = text or str(message["refusal"]), "content_filter"
@@ -486,11 +485,7 @@ class OpenAIResponses(OpenAIModel):
         contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
         refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
         texts = (part["text"] for part in _of(contents, "output_text"))
-        functions = _of(items, "function_call")
-        parts = (
-            (each.get("call_id"), each.get("name"), each.get("arguments")) for each in functions
-        )
-        calls = wire.tool_calls(parts, messages)
+        calls = wire.tool_calls(_of(items, "function_call"), messages)
         finish = "tool_calls" if calls else "stop"
         if refusals:
             finish = "refusal"

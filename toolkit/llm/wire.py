@@ -78,27 +78,31 @@ def without_none(value: Any) -> Any:
 
 
 def tool_calls(
-    parts: Iterable[tuple[Any, Any, Any]], messages: Sequence[Message]
+    calls: Iterable[Mapping[str, Any]], messages: Sequence[Message]
 ) -> tuple[FunctionCall, ...]:
-    """The calls of a reply to `messages`, from the id, the name and the arguments of each. An
-    absent id becomes `call_<number>` by the number of the call in the transcript."""
-    calls = []
+    """The calls of a reply to `messages` from the objects of any API: name and arguments (`input`
+    at Anthropic) stand in the object, or in its `function`. An absent id becomes `call_<number>` by
+    the number of the call in the transcript."""
+    read = []
     first = 1 + sum(len(message.get("tool_calls") or ()) for message in messages)
-    for number, (identifier, name, arguments) in enumerate(parts, start=first):
+    for number, call in enumerate(calls, start=first):
+        identifier = call.get("call_id") or call.get("id") or f"call_{number}"
+        function = call.get("function", call)
+        arguments = function.get("arguments", function.get("input"))
         if isinstance(arguments, (dict, list)):  # Some servers send the object, not its text.
             arguments = json.dumps(arguments, ensure_ascii=False)
-        identifier = str(identifier or f"call_{number}")
-        calls.append(FunctionCall(identifier, tool_name(str(name or "")), str(arguments or "")))
-    return tuple(calls)
+        name = tool_name(str(function.get("name") or ""))
+        read.append(FunctionCall(str(identifier), name, str(arguments or "")))
+    return tuple(read)
 
 
 class Content(NamedTuple):
-    """What the content of a reply has: its text, its reasoning, the id, name and arguments of each
-    call, and, if there is reasoning, the `parts` that are sent back: all but the calls."""
+    """What the content of a reply has: its text, its reasoning, its calls (for `tool_calls`), and,
+    if there is reasoning, the `parts` that are sent back: all but the calls."""
 
     text: str
     reasoning: str = ""
-    calls: Sequence[tuple[Any, Any, Any]] = ()
+    calls: Sequence[Mapping[str, Any]] = ()
     parts: Sequence[Any] = ()
 
 
@@ -110,7 +114,7 @@ def read_content(content: Any, where: str) -> Content:
     for part in _listed(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in _CALL_PARTS:
-            calls.append(_call(part))
+            calls.append(part)
             continue
         parts.append(part)
         if kind in _THINKING_PARTS:
@@ -138,12 +142,6 @@ def joined_text(value: Any, where: str) -> str:
 
 def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _call(part: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    function = part["function"] if isinstance(part.get("function"), Mapping) else part
-    arguments = function.get("arguments", function.get("input"))
-    return part.get("id") or part.get("call_id"), function.get("name"), arguments
 
 
 def _described(part: Any) -> str:

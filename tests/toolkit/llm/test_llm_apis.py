@@ -653,7 +653,7 @@ def test_valid_text_is_sent_unchanged():
     assert wire.sendable_arguments(text) == text
     # Escapes of Unicode would be other tokens than the model wrote.
     assert wire.sendable_arguments("Zoë") == '{"malformed": "Zoë"}'
-    (call,) = wire.tool_calls([("a", "search", {"query": "Zoë"})], [])
+    (call,) = wire.tool_calls([{"name": "search", "input": {"query": "Zoë"}}], [])
     assert call.arguments == '{"query": "Zoë"}'
 
 
