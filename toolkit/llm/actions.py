@@ -111,7 +111,7 @@ def plain_messages(messages: Sequence[Message], description: str) -> list[dict[s
     for message in messages:
         if message["role"] == "assistant":
             written = (message.get("provider") or {}).get("text") or _written(message)
-            turn = {name: each for name, each in message.items() if name != "tool_calls"}
+            turn = {name: field for name, field in message.items() if name != "tool_calls"}
             turn["content"] = written
         else:
             turn = user(message["content"])
@@ -186,8 +186,8 @@ def _written(message: Message) -> str:
     """The actions of an assistant message that was not written as one, such as an agent's own."""
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     actions = [
-        _example({each["name"]: try_json(each["arguments"], each["arguments"])})
-        for each in functions
+        _example({function["name"]: try_json(function["arguments"], function["arguments"])})
+        for function in functions
     ]
     return "\n".join(filter(None, [message.get("content"), *actions]))
 

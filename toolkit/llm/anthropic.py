@@ -25,6 +25,8 @@ API = "anthropic_messages"
 _EMPTY = "(empty)"
 _SCHEMA_KEYS = ("type", "description", "enum", "required", "additionalProperties")
 _EPHEMERAL = {"type": "ephemeral"}
+# The types of blocks that are read; others, such as those of the server's own tools, are sent back.
+_READABLE = ("text", "thinking", "redacted_thinking", "tool_use")
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -79,7 +81,7 @@ class AnthropicMessages(LanguageModel):
             self.transport.post(client, request, timeout) as response,
             aclosing(self._events(response)) as events,
         ):
-            await gather(events, reply)
+            await collect_reply(events, reply)
             if not reply.get("stop_reason"):
                 raise ServerGone(f"{self.transport.where}: the stream ended before the reply did")
             arrived()
@@ -98,15 +100,15 @@ class AnthropicMessages(LanguageModel):
 
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Messages API")
-        instructions, rest = opening(messages)
+        instructions, dialogue = split_instructions(messages)
         body: dict[str, Any] = {
-            "messages": join_roles(rest),
+            "messages": join_roles(dialogue),
             "max_tokens": settings.max_output_tokens or self.max_tokens,
         }
         if instructions:
             body["system"] = [{"type": "text", "text": instructions}]
         if self.cache:
-            mark(body)
+            mark_for_cache(body)
         if tools:
             body["tools"] = [self._tool(spec) for spec in tools]
             body["tool_choice"] = self._tool_choice(settings.tool_choice)
@@ -141,18 +143,13 @@ class AnthropicMessages(LanguageModel):
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         blocks = reply["content"]
-        uses = (block for block in blocks if block["type"] == "tool_use")
+        readable = [block for block in blocks if block["type"] in _READABLE]
+        content = wire.read_content(readable, self.transport.where)
         reason = str(reply["stop_reason"])
         return Turn(
-            text=wire.joined_text(
-                [block["text"] for block in blocks if block["type"] == "text"], self.transport.where
-            ),
-            reasoning="\n\n".join(
-                wire.joined_text(block["thinking"], self.transport.where)
-                for block in blocks
-                if block["type"] == "thinking" and block.get("thinking")
-            ),
-            tool_calls=wire.tool_calls(uses, messages),
+            text=content.text,
+            reasoning=content.reasoning,
+            tool_calls=wire.tool_calls(content.calls, messages),
             finish_reason=_FINISH.get(reason, reason),
             provider={"api": API, "blocks": [wire.present(block) for block in blocks]},
         )
@@ -162,10 +159,10 @@ class AnthropicMessages(LanguageModel):
         fresh = wire.count(usage, "input_tokens")
         cached = wire.count(usage, "cache_read_input_tokens")
         written = wire.count(usage, "cache_creation_input_tokens")
-        parts = (fresh, cached or 0, written or 0)
+        counts = (fresh, cached or 0, written or 0)
         return Usage(
-            # An impossible part makes all counts unknown; see `Usage`.
-            input=sum(parts) if all(map(is_count, parts)) else fresh,
+            # An impossible count makes all unknown; see `Usage`.
+            input=sum(counts) if all(map(is_count, counts)) else fresh,
             cached=cached,
             reasoning=wire.count(usage, "output_tokens_details", "thinking_tokens"),
             output=wire.count(usage, "output_tokens"),
@@ -174,7 +171,7 @@ class AnthropicMessages(LanguageModel):
         )
 
 
-async def gather(events: AsyncIterator[Mapping[str, Any]], reply: Body) -> None:
+async def collect_reply(events: AsyncIterator[Mapping[str, Any]], reply: Body) -> None:
     """Fill the empty `reply` with `content` (blocks), `stop_reason`, `usage` and `model` as they
     come, up to the event that ends the message. A `tool_use` block's `input` is the JSON text as it
     was streamed. `stop_reason` is absent if the stream ended too early. `BadReply` for events that
@@ -243,11 +240,11 @@ def _described(schema: Mapping[str, Any], bounds: Sequence[str]) -> dict[str, An
     return {"description": text} if text else {}
 
 
-def opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """The system messages that open the transcript, joined, and the rest."""
-    first = list(takewhile(lambda message: message["role"] == "system", messages))
-    text = "\n\n".join(message.get("content") or "" for message in first)
-    return text, messages[len(first) :]
+def split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """The system messages that open the transcript, joined, and the messages after them."""
+    instructions = list(takewhile(lambda message: message["role"] == "system", messages))
+    text = "\n\n".join(message.get("content") or "" for message in instructions)
+    return text, messages[len(instructions) :]
 
 
 def join_roles(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -271,9 +268,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [text]
     if blocks := wire.provider_part(message, API).get("blocks"):
-        # Blank texts are left out.
-        shown = (b for b in blocks if b["type"] != "text" or str(b.get("text") or "").strip())
-        contents = [_sent(block) for block in shown]
+        contents = [_sendable_block(block) for block in blocks if not _is_blank(block)]
         has_content = any(block["type"] in ("text", "tool_use") for block in contents)
         return contents if has_content else [*contents, text]
     calls = [
@@ -288,7 +283,11 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     return [text, *calls] if content.strip() or not calls else calls
 
 
-def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
+def _is_blank(block: Mapping[str, Any]) -> bool:
+    return block["type"] == "text" and not str(block.get("text") or "").strip()
+
+
+def _sendable_block(block: Mapping[str, Any]) -> dict[str, Any]:
     sent = wire.without_none(block)
     if block["type"] == "tool_use":
         sent["name"] = wire.sendable_name(str(block.get("name") or ""))
@@ -296,10 +295,10 @@ def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sent)
 
 
-def mark(body: dict[str, Any]) -> None:
+def mark_for_cache(body: dict[str, Any]) -> None:
     """Mark the instructions (with the tools, which precede them) and the last block."""
-    ends = [body["system"][-1]] if "system" in body else []
-    ends += [message["content"][-1] for message in body["messages"][-1:]]
-    for block in ends:
+    last_blocks = [body["system"][-1]] if "system" in body else []
+    last_blocks += [message["content"][-1] for message in body["messages"][-1:]]
+    for block in last_blocks:
         if block["type"] in ("text", "tool_result"):
             block["cache_control"] = dict(_EPHEMERAL)

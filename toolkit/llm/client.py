@@ -350,7 +350,8 @@ class LanguageModel(ModelConfig, ABC):
                 f"{self.transport.where}: the reply is out of its protocol ({kind})"
             ) from None
 
-    def _whole(self, turn: Turn) -> Turn:
+    def _check_complete(self, turn: Turn) -> Turn:
+        """The turn; `ModelError` with it if it was cut short or refused."""
         if turn.finish_reason in _CUT_SHORT:
             kind, reason = _CUT_SHORT[turn.finish_reason]
             raise kind(f"{self.transport.where} stopped in the middle: {reason}", turn=turn)
@@ -416,7 +417,9 @@ class _Request:
 
     def _arrived(self) -> None:
         try:
-            self._outcome = self._model._whole(self._model._read(self._reply, self._messages))
+            self._outcome = self._model._check_complete(
+                self._model._read(self._reply, self._messages)
+            )
             self.observer.reply(self._model, self._outcome)
         except Exception as error:
             self._outcome = error  # Raised when the connection has been read to its end.

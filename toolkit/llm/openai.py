@@ -207,7 +207,7 @@ class OpenAIChat(OpenAIModel):
         choice = self._choice(reply)
         message = choice["message"]
         content = wire.read_content(message.get("content"), self.transport.where)
-        text, reasoning, provider = _reasoning(message, content, self.transport.where)
+        text, reasoning, provider = _split_reasoning(message, content, self.transport.where)
         calls = wire.tool_calls(message.get("tool_calls") or content.calls, messages)
         finish = choice.get("finish_reason")
         action = None if calls else self._action(text)
@@ -236,10 +236,10 @@ class OpenAIChat(OpenAIModel):
             action = Action(*written)
         return action
 
-    def _whole(self, turn: Turn) -> Turn:
+    def _check_complete(self, turn: Turn) -> Turn:
         # Who asks for probabilities reads tokens, and limits their number to those that are read.
         limited = turn.finish_reason == "length" and turn.tokens
-        return turn if limited else super()._whole(turn)
+        return turn if limited else super()._check_complete(turn)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -302,7 +302,7 @@ class RecordedChat(OpenAIChat):
                 f"no reply of {self.name} to this request is recorded: a prompt, a question or a "
                 "setting is another; make recordings GGUF=<file> records all replies anew"
             )
-        return self._whole(self._read(reply, messages))
+        return self._check_complete(self._read(reply, messages))
 
     async def _send(
         self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
@@ -330,7 +330,7 @@ def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reasoning(
+def _split_reasoning(
     message: Mapping[str, Any], content: wire.Content, where: str
 ) -> tuple[str, str, dict[str, Any]]:
     """Text, reasoning, and the place to which the reasoning is sent back."""
@@ -343,13 +343,13 @@ def _reasoning(
     if content.reasoning:
         return text, content.reasoning, {"api": CHAT_API, "parts": content.parts}
     # Some chat templates open the tag themselves, so that only its end is in the reply.
-    head, close, tail = text.partition(_CLOSE)
-    opening = _OPEN if head.lstrip().startswith(_OPEN) else ""
+    before, close, after = text.partition(_CLOSE)
+    opening = _OPEN if before.lstrip().startswith(_OPEN) else ""
     if not close and not opening:
         return text, "", {}
-    answer = tail.lstrip("\n")
-    gap = tail[: len(tail) - len(answer)]
-    reasoning = head.lstrip().removeprefix(_OPEN) if opening else head
+    answer = after.lstrip("\n")
+    gap = after[: len(after) - len(answer)]
+    reasoning = before.lstrip().removeprefix(_OPEN) if opening else before
     return answer, reasoning, {"api": CHAT_API, "tags": [opening, gap]}
 
 
@@ -426,8 +426,8 @@ class OpenAICompletions(OpenAIModel):
             tokens=tokens if self.kept_tokens is None else tokens[-self.kept_tokens :],
         )
 
-    def _whole(self, turn: Turn) -> Turn:
-        return turn if turn.finish_reason == "length" else super()._whole(turn)
+    def _check_complete(self, turn: Turn) -> Turn:
+        return turn if turn.finish_reason == "length" else super()._check_complete(turn)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -455,7 +455,7 @@ class OpenAIResponses(OpenAIModel):
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Responses API")
         body: dict[str, Any] = {
-            "input": [item for entry in messages for item in _items(entry)],
+            "input": [item for entry in messages for item in _input_items(entry)],
             "store": False,
         }
         if self.encrypted_reasoning:
@@ -482,10 +482,12 @@ class OpenAIResponses(OpenAIModel):
         if reply.get("status") == "failed" or reply.get("error"):
             raise self.transport.error_of_reply(200, reply.get("error") or "failed", {})
         items = reply["output"]
-        contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
-        refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
-        texts = (part["text"] for part in _of(contents, "output_text"))
-        calls = wire.tool_calls(_of(items, "function_call"), messages)
+        contents = [
+            part for item in _of_type(items, "message") for part in item.get("content") or ()
+        ]
+        refusals = "".join(str(part["refusal"]) for part in _of_type(contents, "refusal"))
+        texts = (part["text"] for part in _of_type(contents, "output_text"))
+        calls = wire.tool_calls(_of_type(items, "function_call"), messages)
         finish = "tool_calls" if calls else "stop"
         if refusals:
             finish = "refusal"
@@ -496,13 +498,15 @@ class OpenAIResponses(OpenAIModel):
             finish = "cancelled"
         return Turn(
             text=wire.joined_text(list(texts), self.transport.where) or refusals,
-            reasoning="\n\n".join(filter(None, map(self._thought, _of(items, "reasoning")))),
+            reasoning="\n\n".join(
+                filter(None, map(self._reasoning_text, _of_type(items, "reasoning")))
+            ),
             tool_calls=calls,
             finish_reason=finish,
             provider={"api": RESPONSES_API, "items": items},
         )
 
-    def _thought(self, item: Mapping[str, Any]) -> str:
+    def _reasoning_text(self, item: Mapping[str, Any]) -> str:
         """The text of a reasoning item: itself where the server gives it, else its summary."""
         parts = item.get("content") or item.get("summary") or ()
         return "\n\n".join(wire.joined_text(part, self.transport.where) for part in parts)
@@ -520,11 +524,11 @@ class OpenAIResponses(OpenAIModel):
         )
 
 
-def _of(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+def _of_type(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
     return [item for item in items if item.get("type") == kind]
 
 
-def _items(message: Message) -> list[dict[str, Any]]:
+def _input_items(message: Message) -> list[dict[str, Any]]:
     content = message.get("content") or ""
     if message["role"] == "tool":
         call_id = message["tool_call_id"]
@@ -532,7 +536,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [{"role": message["role"], "content": content}]
     if items := wire.provider_part(message, RESPONSES_API).get("items"):
-        return [_replayed(item) for item in _paired(items)]
+        return [_input_item(item) for item in _without_trailing_reasoning(items)]
     output = [{"role": "assistant", "content": content}] if content else []
     calls = [
         {
@@ -543,17 +547,17 @@ def _items(message: Message) -> list[dict[str, Any]]:
         }
         for call in message.get("tool_calls") or ()
     ]
-    return output + [_replayed(call) for call in calls]
+    return output + [_input_item(call) for call in calls]
 
 
-def _paired(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_trailing_reasoning(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The items without reasoning that nothing follows: OpenAI refuses a reasoning item "without
     its required following item", which a turn that thought and said nothing does not have."""
     last = max((n for n, item in enumerate(items) if item.get("type") != "reasoning"), default=-1)
     return list(items[: last + 1])
 
 
-def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:
+def _input_item(item: Mapping[str, Any]) -> dict[str, Any]:
     """An output item as input: without status and empty fields, repaired where it must be."""
     sent = wire.without_none({key: value for key, value in item.items() if key != "status"})
     if item.get("type") == "function_call":

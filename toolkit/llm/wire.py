@@ -191,7 +191,8 @@ def tokens(logprobs: Mapping[str, Any] | None) -> Iterator[Token]:
     (text completions of OpenAI and vLLM)."""
     listed = logprobs or {}
     for entry in listed.get("content") or ():
-        top = {other["token"]: float(other["logprob"]) for other in entry.get("top_logprobs") or ()}
+        likeliest = entry.get("top_logprobs") or ()
+        top = {token["token"]: float(token["logprob"]) for token in likeliest}
         yield Token(str(entry["token"]), entry.get("logprob"), top)
     lists = (listed.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
     for text, logprob, likeliest in zip_longest(*lists):

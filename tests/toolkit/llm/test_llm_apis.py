@@ -19,7 +19,7 @@ from support.needs import cases, needs
 
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm import errors, wire
-from soundingline.toolkit.llm.anthropic import AnthropicMessages, gather, strict_schema
+from soundingline.toolkit.llm.anthropic import AnthropicMessages, collect_reply, strict_schema
 from soundingline.toolkit.llm.local_servers import LlamaCppServer, serving
 from soundingline.toolkit.llm.messages import (
     FunctionCall,
@@ -236,7 +236,7 @@ def test_the_parts_of_a_block_are_joined():
             yield {"type": "content_block_delta", "index": 0, "delta": delta}
 
     reply = {}
-    asyncio.run(gather(events(), reply))
+    asyncio.run(collect_reply(events(), reply))
     assert reply["content"] == [{"type": "tool_use", "input": '{"a": 1'}]
     assert "stop_reason" not in reply
 
