@@ -145,7 +145,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._questions: dict[str, dict[str, UsageTotals]] = defaultdict(_new_books)
         self._run = _new_books()
-        self._open: dict[str, set[PendingRequest]] = {}
+        self._open: set[PendingRequest] = set()
         self._highest_cost = dict(highest_cost or {})
         self._record = record
         self._failure = ""
@@ -164,7 +164,8 @@ class Ledger:
         else:
             entry.end()
         finally:
-            self._release(entry)
+            with self._lock:
+                self._open.discard(entry)
 
     def usage(self, qid: str) -> dict[str, float]:
         """What a question used as flat numbers, for its trajectory."""
@@ -221,22 +222,18 @@ class Ledger:
             expected = self._highest_cost.get(entry.role, 0.0)
             self._refuse_if_full(entry.role, entry.qid, expected)
             entry.reserved = expected
-            self._open.setdefault(entry.qid, set()).add(entry)
-
-    def _release(self, entry: PendingRequest) -> None:
-        with self._lock:
-            self._open[entry.qid].discard(entry)
-            if not self._open[entry.qid]:
-                del self._open[entry.qid]
+            self._open.add(entry)
 
     def _refuse_if_full(self, role: str, qid: str, expected: float) -> None:
         caps = []
         if self.cap is not None:
             spent = self.spent_before + self._estimate_before() + _dollars(self._run, ROLES)
-            caps.append(("run", self.cap, spent, self._reserved(self._open)))
+            reserved = math.fsum(entry.reserved for entry in self._open)
+            caps.append(("run", self.cap, spent, reserved))
         if self.question_cap is not None and qid and role in ANSWERING:
             spent = _dollars(self._questions.get(qid, {}), ANSWERING)
-            caps.append(("question", self.question_cap, spent, self._reserved([qid])))
+            reserved = math.fsum(entry.reserved for entry in self._open if entry.qid == qid)
+            caps.append(("question", self.question_cap, spent, reserved))
         if caps and (unpriced := self._unpriced(role)):
             self.unpriced = unpriced
             raise OutOfMoney(
@@ -255,7 +252,7 @@ class Ledger:
     def _unpriced(self, role: str) -> int:
         """Replies without usage because of which no cap bounds a request of the role."""
         roles = ANSWERING if self.cap is None else ROLES
-        now = sum(self._run[each].unpriced for each in roles if each in self._run)
+        now = sum(usage.unpriced for name, usage in self._run.items() if name in roles)
         before = self._earlier.get(role, UsageTotals()).unreported
         return now + (0 if self._highest_cost.get(role) else before)
 
@@ -265,9 +262,6 @@ class Ledger:
             usage.unpriced * self._highest_cost.get(role, 0.0)
             for role, usage in self._earlier.items()
         )
-
-    def _reserved(self, qids: Iterable[str]) -> float:
-        return math.fsum(entry.reserved for qid in qids for entry in self._open.get(qid, ()))
 
     def _enter(self, entry: PendingRequest, account: UsageTotals) -> None:
         with self._lock:
