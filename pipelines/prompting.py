@@ -26,7 +26,14 @@ from soundingline.toolkit.llm.errors import (
     Refused,
     Truncated,
 )
-from soundingline.toolkit.llm.messages import Message, SamplingParams, Token, Turn, user
+from soundingline.toolkit.llm.messages import (
+    Message,
+    SamplingParams,
+    Token,
+    Turn,
+    object_schema,
+    user,
+)
 from soundingline.toolkit.runs.run_folder import repeat_of
 from soundingline.toolkit.search.scoring import ScorerResources
 
@@ -100,16 +107,6 @@ def json_answer(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     output of chat completions: vLLM, OpenAI and others; other servers report an error)."""
     described = {"name": name, "strict": True, "schema": object_schema(properties)}
     return {"extra": {"response_format": {"type": "json_schema", "json_schema": described}}}
-
-
-def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON schema of an object that has all of `properties` and no others."""
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
 
 
 class Reply(NamedTuple):

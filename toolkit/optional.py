@@ -31,7 +31,7 @@ _EXTRAS = {
     "llamacpp": ("xllamacpp",),
     "inspect": ("zstandard", "inspect_ai"),
     "serve": ("fastapi", "uvicorn", "mcp"),
-    "llm": ("openai", "anthropic", "httpx2", "tenacity"),
+    "llm": ("httpx2",),
     "launchers": ("submitit",),
     "opensearch": ("opensearchpy",),
     "pisa": ("pyterrier_pisa",),

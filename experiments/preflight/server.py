@@ -21,6 +21,7 @@ from soundingline.agents.base import Budget
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
+from soundingline.toolkit.llm.actions import unconstrained_reply
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import (
@@ -39,6 +40,7 @@ from soundingline.toolkit.llm.messages import (
     Turn,
     system,
     tool_result,
+    tool_spec,
     user,
 )
 from soundingline.toolkit.llm.openai import OpenAIChat
@@ -46,24 +48,19 @@ from soundingline.toolkit.llm.openai import OpenAIChat
 ROLE = "preflight"
 # Marks of chat templates, and what is left of gpt-oss's where a server drops them alone.
 _MARKS = re.compile(r"<\|\w+\|>|</?think(?:ing)?>|\[/?THINK\]|assistantfinal|</?seed:think>")
-_TOOL: dict[str, Any] = {
-    "name": "record_place",
-    "description": "Records a place. The result names the next place to record.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "description": "The name of the place."},
-            "year": {"type": "integer", "description": "The year in which it was founded."},
-            "aliases": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "Its other names.",
-            },
+_TOOL = tool_spec(
+    "record_place",
+    "Records a place. The result names the next place to record.",
+    {
+        "name": {"type": "string", "description": "The name of the place."},
+        "year": {"type": "integer", "description": "The year in which it was founded."},
+        "aliases": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Its other names.",
         },
-        "required": ["name", "year", "aliases"],
-        "additionalProperties": False,
     },
-}
+)
 _KINDS: Mapping[str, Any] = {"name": str, "year": int, "aliases": list}
 _WRITTEN_CALL = re.compile(rf"<tool_call|<function|\[TOOL_CALLS\]|{_TOOL['name']}")
 _RULES = "Record each place that you are told by one call of record_place. Say nothing else."
@@ -177,7 +174,7 @@ class _ServerProbe:
     async def run(self, tools: bool, forced: bool) -> None:
         """Make all checks; what cannot be found out after a fault is left out."""
         try:
-            if await self._check_window():
+            if await self._check_window() and await self._check_schema():
                 calls = await (self._check_calls() if tools else self._check_text())
                 if tools and calls:
                     await self._check_forced_call(needed=forced)
@@ -197,18 +194,12 @@ class _ServerProbe:
             self.fault(f"{self._llm.name} does not reply: {error}", "correct it")
         self._check_turns()
 
-    async def _ask(
-        self,
-        messages: Sequence[Message],
-        tools: Tools = (),
-        model: ChatModel | None = None,
-        **settings: Any,
-    ) -> Turn:
-        metered = MeteredModel(
-            model or self._model, self._ledger, role=ROLE, qid="", price=self._llm.price
-        )
+    def _metered(self, model: ChatModel) -> MeteredModel:
+        return MeteredModel(model, self._ledger, role=ROLE, qid="", price=self._llm.price)
+
+    async def _ask(self, messages: Sequence[Message], tools: Tools = (), **settings: Any) -> Turn:
         sampling: SamplingParams = replace(self._llm.settings, **settings)
-        turn = await metered.respond(messages, tools, sampling)
+        turn = await self._metered(self._model).respond(messages, tools, sampling)
         self._turns.append(turn)
         return turn
 
@@ -242,6 +233,22 @@ class _ServerProbe:
         if window:
             self._words = min(self._words, window // 4)
         return fits
+
+    async def _check_schema(self) -> bool:
+        """Whether the server constrains replies by a schema, if that is how the model calls
+        tools."""
+        if self._calls != "schema":
+            return True
+        reply = await unconstrained_reply(self._metered(self._model), self._llm.settings)
+        if reply is None:
+            return True
+        self.fault(
+            f"the server of {self._llm.name} does not constrain replies by a JSON schema "
+            f"(response_format), which llm.calls=schema needs; it replied {reply[:80]!r}",
+            "set llm.calls=native or llm.calls=text, or choose a server that does, such as "
+            "llama.cpp, vLLM or SGLang",
+        )
+        return False
 
     def _prefix(self) -> str:
         words = len(_LINE.split())
@@ -289,24 +296,24 @@ class _ServerProbe:
                 break
             if not (problem := _wrong_call(turn)):
                 return turn
-        schema = await self._schema_works(messages)
+        schema = await self._schema_works()
         self._turns.clear()  # What they show beside it comes of the same fault.
         do = f"set llm.calls=schema, which works here, or {_PARSER}" if schema else _PARSER
         self.fault(f"{which} of a tool went wrong with {self._llm.name}: {problem}", do)
         return None
 
-    async def _schema_works(self, messages: Sequence[Message]) -> bool:
+    async def _schema_works(self) -> bool:
         """Whether the server constrains a reply by a JSON schema, where calls are native."""
         if not (isinstance(self._model, OpenAIChat) and self._calls != "schema"):
             return False
         constrained = replace(self._model, base_url=self._model.address, calls="schema")
         try:
-            turn = await self._ask(messages, (_TOOL,), constrained, tool_choice="required")
+            reply = await unconstrained_reply(self._metered(constrained), self._llm.settings)
+            return reply is None
         except (ModelError, InputError):
             return False
         finally:
             await constrained.close()
-        return not _wrong_call(turn)
 
     async def _check_forced_call(self, *, needed: bool) -> None:
         if self._calls != "native" or getattr(self._llm, "thinking", None):

@@ -36,7 +36,6 @@ from soundingline.pipelines.prompting import (
     PromptTemplate,
     Reply,
     json_answer,
-    object_schema,
     read_prompt_file,
 )
 from soundingline.pipelines.rewrite import QueryContext
@@ -45,6 +44,7 @@ from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError, check_int, is_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import identity
+from soundingline.toolkit.llm.messages import object_schema
 from soundingline.toolkit.llm.prompts import json_values
 
 METHODS: Mapping[str, tuple[str, ...]] = {

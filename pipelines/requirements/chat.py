@@ -12,14 +12,13 @@ from soundingline.pipelines.prompting import (
     PromptTemplate,
     Reply,
     json_answer,
-    object_schema,
 )
 from soundingline.pipelines.requirements.scorers import CachedRequirementScorer, without_scored
 from soundingline.pipelines.rerank.rank1 import closing_token, verdict
 from soundingline.toolkit.errors import is_number
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.errors import BadRequest, LedgerFailed, ModelError, OutOfMoney
-from soundingline.toolkit.llm.messages import Token
+from soundingline.toolkit.llm.messages import Token, object_schema
 from soundingline.toolkit.llm.prompts import json_values, spotlight
 from soundingline.toolkit.search.scoring import (
     BY_LOGPROBS,

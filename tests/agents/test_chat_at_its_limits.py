@@ -38,7 +38,7 @@ from soundingline.toolkit.llm.prices import Price
 from soundingline.toolkit.search import RankedBrowsing, TopK
 from soundingline.toolkit.trajectory import dump_trajectory, from_record
 
-needs_llamacpp = needs(("xllamacpp", "gguf", "openai"), "llm,llamacpp")
+needs_llamacpp = needs(("xllamacpp", "gguf", "httpx2"), "llm,llamacpp")
 
 CORPUS = {
     f"d{n}": Document(f"d{n}", f"Mill {n}", f"The mill {n} on the river was built in {1800 + n}.")
@@ -257,7 +257,7 @@ def address(tmp_path_factory):
     # Several threads wait for each other by spinning, which a busy machine punishes.
     server = LlamaCppServer(gguf=str(weights), context_length=16_384, parallel=4, threads=1)
     log = place / "server.log"
-    with serving(lambda port: server.command("tiny", port), log=log, start_seconds=120) as url:
+    with serving(server, "tiny", log=log) as url:
         yield url
 
 

@@ -133,7 +133,7 @@ class OneRanking:
         return SearchResult(self.ranking)
 
 
-@benchmark("Tool-calling agent", small={"questions": 100}, packages=("openai", "httpx2"))
+@benchmark("Tool-calling agent", small={"questions": 100}, packages=("httpx2",))
 def agent(questions=1000, turns=20, flight=64):
     """Our own processor time a turn (client, transcript, ledger, search session, record), and what
     the process holds over many questions."""
@@ -217,7 +217,7 @@ def frequent(index):
     return np.array([index.vocabulary[number] for number in numbers.tolist()], dtype=object)
 
 
-@benchmark("Enrichment", small={"documents": 2000, "queries": 50}, packages=("numba", "openai"))
+@benchmark("Enrichment", small={"documents": 2000, "queries": 50}, packages=("numba", "httpx2"))
 def enrich(documents=100_000, queries=200, terms=16, flight=64):
     """An index of documents with ten phrases each, a weighted call against a plain query of as many
     terms, and our own time of requesting phrases."""

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ["torch", "transformers", "sentence_transformers"]
 # What takes longer than a tenth of a second to import.
 PACKAGES = ("agents", "experiments", "pipelines", "toolkit")
-HEAVY = [*MODELS, "numba", "scipy", "matplotlib", "statsmodels", "spacy", "openai", "anthropic"]
+HEAVY = [*MODELS, "numba", "scipy", "matplotlib", "statsmodels", "spacy", "httpx2"]
 
 PROGRAM = """
 import sys

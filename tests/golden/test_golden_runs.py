@@ -21,7 +21,7 @@ import pytest
 from golden_store import decoded, differences, encoded, number, plain, read_json
 from golden_workplace import check, ranked, skip_without
 
-LEARNED, CLIENT = ("torch", "transformers"), ("openai",)
+LEARNED, CLIENT = ("torch", "transformers"), ("httpx2",)
 
 CHAINS = (
     "benchmark=beir benchmark.path={world} benchmark.split=null traces=false preflight.check=false"
@@ -293,7 +293,7 @@ DEPTH = 4
 
 
 def test_a_sweep_over_five_rerankers_gives_what_is_stored(workplace):
-    skip_without((*LEARNED, "peft", "openai"))
+    skip_without((*LEARNED, "peft", "httpx2"))
     options = _options(workplace)
     text = f"{TEST} hydra.searchpath=[file://{options}] reranker.depth={DEPTH} benchmark.limit=2"
     chosen = ",".join(f"tiny_{name}" for name in RERANKERS)

@@ -33,7 +33,7 @@ def test_the_check_before_a_run_passes(model, tmp_path):
     done = CommandProcess(*chat, folder=tmp_path).wait(300)
     assert done.returncode == 0, done.stderr
     line = done.stdout.strip().splitlines()[-1]
-    passed = re.match(r"preflight passed: 5 checks, ([\d.]+) seconds, 3 requests", line)
+    passed = re.match(r"preflight passed: 5 checks, ([\d.]+) seconds, 4 requests", line)
     assert passed and float(passed[1]) < 60, done.stdout + done.stderr
     assert "(server)" not in done.stderr, done.stderr
 

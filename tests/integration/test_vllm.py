@@ -245,7 +245,7 @@ def processes_in(folder):
     return found
 
 
-@pytest.mark.parametrize(("calls", "requests"), [("schema", 3), ("native", 4)])
+@pytest.mark.parametrize(("calls", "requests"), [("schema", 4), ("native", 4)])
 def test_the_check_before_a_run_takes_less_than_a_minute(weights, tmp_path, calls, requests):
     """The server constrains the calls of a model with random weights."""
     own = ("agent=", "++agent.answer_extra", "+llm.settings.tool_choice", "name=")

@@ -690,8 +690,7 @@ PROMPTS = [f"Which mill is number {number}?" for number in range(cases(200, 120)
 
 @pytest.fixture(scope="module")
 def server():
-    for name in ("openai", "tenacity", "httpx2"):
-        import_module(name)  # Once, and not in each of the processes that are forked.
+    import_module("httpx2")  # Once, and not in each of the processes that are forked.
     with running_peer() as running:
         yield running
 

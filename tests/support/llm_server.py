@@ -83,7 +83,7 @@ class Request:
 
 
 class Peer:
-    """A running server. `url` ends where each SDK wants it to."""
+    """A running server, whose address ends in `/v1` for the clients of OpenAI's APIs."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -67,7 +67,7 @@ def serve(descriptor):
 
 def _warm_up():
     gc.disable()
-    import openai.resources.chat  # noqa: F401
+    import httpx2  # noqa: F401
     import scipy.stats  # noqa: F401
     from support import sharing
     from support.commands import run_entry

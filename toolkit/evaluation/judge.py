@@ -29,7 +29,13 @@ from soundingline.toolkit.json_text import decode_json, try_json
 from soundingline.toolkit.llm.blocking import identity
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.errors import ModelError, OutOfMoney
-from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, Turn, user
+from soundingline.toolkit.llm.messages import (
+    ChatModel,
+    SamplingParams,
+    Turn,
+    tool_spec,
+    user,
+)
 from soundingline.toolkit.llm.prompts import spotlight
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import repeat_id
@@ -38,24 +44,19 @@ from soundingline.toolkit.trajectory import Answer, Trajectory, final_response
 PROMPTS = Path(__file__).resolve().parent / "prompts"
 FAILED, UNREADABLE = "failed", "unreadable"
 _TOOL = "verdict"
-_SCHEMA: Mapping[str, Any] = {
-    "name": _TOOL,
-    "description": "Report the verdict on the response.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "extracted_answer": {"type": "string", "description": "The answer given, or none."},
-            "reasoning": {"type": "string", "description": "One or two sentences."},
-            "correct": {"type": "boolean", "description": "Whether the answer is correct."},
-            "confidence": {
-                "type": ["number", "null"],
-                "description": "The response's own confidence from 0 to 100, or null.",
-            },
+_SPEC = tool_spec(
+    _TOOL,
+    "Report the verdict on the response.",
+    {
+        "extracted_answer": {"type": "string", "description": "The answer given, or none."},
+        "reasoning": {"type": "string", "description": "One or two sentences."},
+        "correct": {"type": "boolean", "description": "Whether the answer is correct."},
+        "confidence": {
+            "type": ["number", "null"],
+            "description": "The response's own confidence from 0 to 100, or null.",
         },
-        "required": ["extracted_answer", "reasoning", "correct", "confidence"],
-        "additionalProperties": False,
     },
-}
+)
 
 
 # What follows the labels of a verdict in words, and their forms, of which the first found counts.
@@ -177,7 +178,7 @@ class LlmJudge:
         if not case.response.strip():
             return _wrong(case, "no response")
         settings = replace(self.settings, tool_choice=_TOOL) if self.tool else self.settings
-        tools = [_SCHEMA] if self.tool else []
+        tools = [_SPEC] if self.tool else []
         try:
             turn = await model.respond([user(self._request(case))], tools, settings)
         except ModelError as error:

@@ -1,7 +1,7 @@
 """Language models: clients of three APIs, prices, the ledger of a run, and local servers.
 
-The package does not depend on search, agents or experiments. Importing it needs neither an SDK nor
-a model.
+The package does not depend on search, agents or experiments. Importing it needs neither an HTTP
+library nor a model.
 """
 
 from soundingline.toolkit.llm.errors import ModelError

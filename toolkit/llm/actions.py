@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from soundingline.toolkit.json_text import try_json
-from soundingline.toolkit.llm.messages import Message, Tools, user
+from soundingline.toolkit.llm.errors import BadRequest, Truncated
+from soundingline.toolkit.llm.messages import (
+    ChatModel,
+    Message,
+    SamplingParams,
+    Tools,
+    object_schema,
+    tool_spec,
+    user,
+)
 from soundingline.toolkit.llm.messages import system as system_message
 from soundingline.toolkit.llm.prompts import json_values
 
 _ACTION = "action"
 ANSWER = "final_answer"
+# A word that no model writes in reply to a greeting unless its server constrains the reply.
+_WORD = "cormorant"
+_NOTE = tool_spec("note", "Notes a word.", {"word": {"type": "string", "enum": [_WORD]}})
+_NOTE_TOKENS = 512  # of the reply; reasoning may precede it
 _PERCENT = "Confidence"
 # Characters of a string, so that no reply reaches its output limit, and of the answer alone, which
 # small models otherwise fill with their explanation.
@@ -55,12 +69,14 @@ def action_schema(
     """
     named = [spec for spec in tools if spec["name"] == choice]
     offered = named or ([] if choice == "none" else tools)
-    branches = [_object({spec["name"]: spec["parameters"]}) for spec in offered]
+    branches = [object_schema({spec["name"]: spec["parameters"]}) for spec in offered]
     if answer and not named and choice != "required":
-        branches.append(_object({ANSWER: _object({label: _field(label) for label in answer})}))
+        branches.append(
+            object_schema({ANSWER: object_schema({label: _field(label) for label in answer})})
+        )
     if not branches or (choice == "auto" and not answer):
         return None
-    schema = _object({_ACTION: {"anyOf": branches}})
+    schema = object_schema({_ACTION: {"anyOf": branches}})
     return _with_lengths(schema, _LONGEST) if bounded else schema
 
 
@@ -95,7 +111,7 @@ def plain_messages(messages: Sequence[Message], description: str) -> list[dict[s
     for message in messages:
         if message["role"] == "assistant":
             written = (message.get("provider") or {}).get("text") or _written(message)
-            turn = {name: each for name, each in message.items() if name != "tool_calls"}
+            turn = {name: field for name, field in message.items() if name != "tool_calls"}
             turn["content"] = written
         else:
             turn = user(message["content"])
@@ -122,13 +138,19 @@ def read_action(text: str) -> Action | None:
     return None
 
 
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+async def unconstrained_reply(model: ChatModel, settings: SamplingParams) -> str | None:
+    """What a model replies, with `calls="schema"`, where the schema demands a word that is not in
+    the prompt: None if it is that word, so that the server constrains replies, or if the reply was
+    cut; the error if the server refuses the request."""
+    request = replace(settings, tool_choice=_NOTE["name"], max_output_tokens=_NOTE_TOKENS)
+    try:
+        turn = await model.respond([user("Say hello.")], [_NOTE], request)
+    except Truncated:
+        return None
+    except BadRequest as error:
+        return str(error)
+    reply = ", ".join([turn.text, *(call.arguments for call in turn.tool_calls)])
+    return None if _WORD in reply else reply
 
 
 def _field(label: str) -> dict[str, Any]:
@@ -164,8 +186,8 @@ def _written(message: Message) -> str:
     """The actions of an assistant message that was not written as one, such as an agent's own."""
     functions = [call["function"] for call in message.get("tool_calls") or ()]
     actions = [
-        _example({each["name"]: try_json(each["arguments"], each["arguments"])})
-        for each in functions
+        _example({function["name"]: try_json(function["arguments"], function["arguments"])})
+        for function in functions
     ]
     return "\n".join(filter(None, [message.get("content"), *actions]))
 

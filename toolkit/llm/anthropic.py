@@ -7,21 +7,26 @@ there."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, ClassVar
 
+from soundingline.toolkit.json_text import decode_json
 from soundingline.toolkit.llm import wire
-from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
+from soundingline.toolkit.llm.client import Body, LanguageModel
 from soundingline.toolkit.llm.errors import BadReply, ServerGone
 from soundingline.toolkit.llm.messages import Message, SamplingParams, Tools, Turn, Usage, is_count
+from soundingline.toolkit.optional import import_optional
 
 API = "anthropic_messages"
 # The API refuses blocks of text that are empty or blank.
 _EMPTY = "(empty)"
 _SCHEMA_KEYS = ("type", "description", "enum", "required", "additionalProperties")
 _EPHEMERAL = {"type": "ephemeral"}
+# The types of blocks that are read; others, such as those of the server's own tools, are sent back.
+_READABLE = ("text", "thinking", "redacted_thinking", "tool_use")
 _FINISH = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -49,10 +54,10 @@ class AnthropicMessages(LanguageModel):
     See `LanguageModel` for the other arguments.
     """
 
-    sdk: ClassVar[str] = "anthropic"
-    sdk_client: ClassVar[str] = "Anthropic"
     path: ClassVar[str] = "/v1/messages"
     models_path: ClassVar[str] = "/v1/models?limit=1000"
+    key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
+    headers: ClassVar[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}
     gives_logprobs: ClassVar[bool] = False
     default_url: ClassVar[str] = "https://api.anthropic.com"
 
@@ -69,20 +74,14 @@ class AnthropicMessages(LanguageModel):
         super().__post_init__()
 
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        # All as extra body: see `OpenAIChat`.
-        stream = await client.messages.create(
-            model=self.name,
-            messages=[],
-            max_tokens=body["max_tokens"],
-            stream=True,
-            extra_body=body,
-            timeout=timeout,
-        )
-        async with stream:
-            events = (event.to_dict() async for event in stream)
-            await gather(events, reply)
+        request = {"model": self.name, "stream": True, **body}
+        async with (
+            self.transport.post(client, request, timeout) as response,
+            aclosing(self._events(response)) as events,
+        ):
+            await collect_reply(events, reply)
             if not reply.get("stop_reason"):
                 raise ServerGone(f"{self.transport.where}: the stream ended before the reply did")
             arrived()
@@ -90,17 +89,26 @@ class AnthropicMessages(LanguageModel):
             async for _ in events:  # Read to its end, the connection serves the next request.
                 pass
 
+    async def _events(self, response: Any) -> AsyncGenerator[Any, None]:
+        """The data of each event of a stream; `ModelError` for an event that is an error."""
+        source = import_optional("httpx2").EventSource(response, max_event_size=None)
+        async for event in source:
+            if event.event == "error":
+                raise self.transport.error_of_reply(200, event.data, {})
+            if event.data:
+                yield decode_json(event.data)
+
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Messages API")
-        instructions, rest = opening(messages)
+        instructions, dialogue = split_instructions(messages)
         body: dict[str, Any] = {
-            "messages": join_roles(rest),
+            "messages": join_roles(dialogue),
             "max_tokens": settings.max_output_tokens or self.max_tokens,
         }
         if instructions:
             body["system"] = [{"type": "text", "text": instructions}]
         if self.cache:
-            mark(body)
+            mark_for_cache(body)
         if tools:
             body["tools"] = [self._tool(spec) for spec in tools]
             body["tool_choice"] = self._tool_choice(settings.tool_choice)
@@ -135,19 +143,13 @@ class AnthropicMessages(LanguageModel):
 
     def _turn(self, reply: dict[str, Any], messages: Sequence[Message]) -> Turn:
         blocks = reply["content"]
-        uses = (block for block in blocks if block["type"] == "tool_use")
-        parts = ((each.get("id"), each.get("name"), each.get("input")) for each in uses)
+        readable = [block for block in blocks if block["type"] in _READABLE]
+        content = wire.read_content(readable, self.transport.where)
         reason = str(reply["stop_reason"])
         return Turn(
-            text=wire.joined_text(
-                [block["text"] for block in blocks if block["type"] == "text"], self.transport.where
-            ),
-            reasoning="\n\n".join(
-                wire.joined_text(block["thinking"], self.transport.where)
-                for block in blocks
-                if block["type"] == "thinking" and block.get("thinking")
-            ),
-            tool_calls=wire.tool_calls(parts, messages),
+            text=content.text,
+            reasoning=content.reasoning,
+            tool_calls=wire.tool_calls(content.calls, messages),
             finish_reason=_FINISH.get(reason, reason),
             provider={"api": API, "blocks": [wire.present(block) for block in blocks]},
         )
@@ -157,10 +159,10 @@ class AnthropicMessages(LanguageModel):
         fresh = wire.count(usage, "input_tokens")
         cached = wire.count(usage, "cache_read_input_tokens")
         written = wire.count(usage, "cache_creation_input_tokens")
-        parts = (fresh, cached or 0, written or 0)
+        counts = (fresh, cached or 0, written or 0)
         return Usage(
-            # An impossible part makes all counts unknown; see `Usage`.
-            input=sum(parts) if all(map(is_count, parts)) else fresh,
+            # An impossible count makes all unknown; see `Usage`.
+            input=sum(counts) if all(map(is_count, counts)) else fresh,
             cached=cached,
             reasoning=wire.count(usage, "output_tokens_details", "thinking_tokens"),
             output=wire.count(usage, "output_tokens"),
@@ -169,7 +171,7 @@ class AnthropicMessages(LanguageModel):
         )
 
 
-async def gather(events: AsyncIterator[Mapping[str, Any]], reply: Body) -> None:
+async def collect_reply(events: AsyncIterator[Mapping[str, Any]], reply: Body) -> None:
     """Fill the empty `reply` with `content` (blocks), `stop_reason`, `usage` and `model` as they
     come, up to the event that ends the message. A `tool_use` block's `input` is the JSON text as it
     was streamed. `stop_reason` is absent if the stream ended too early. `BadReply` for events that
@@ -238,11 +240,11 @@ def _described(schema: Mapping[str, Any], bounds: Sequence[str]) -> dict[str, An
     return {"description": text} if text else {}
 
 
-def opening(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
-    """The system messages that open the transcript, joined, and the rest."""
-    first = list(takewhile(lambda message: message["role"] == "system", messages))
-    text = "\n\n".join(message.get("content") or "" for message in first)
-    return text, messages[len(first) :]
+def split_instructions(messages: Sequence[Message]) -> tuple[str, Sequence[Message]]:
+    """The system messages that open the transcript, joined, and the messages after them."""
+    instructions = list(takewhile(lambda message: message["role"] == "system", messages))
+    text = "\n\n".join(message.get("content") or "" for message in instructions)
+    return text, messages[len(instructions) :]
 
 
 def join_roles(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -266,9 +268,7 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [text]
     if blocks := wire.provider_part(message, API).get("blocks"):
-        # Blank texts are left out.
-        shown = (b for b in blocks if b["type"] != "text" or str(b.get("text") or "").strip())
-        contents = [_sent(block) for block in shown]
+        contents = [_sendable_block(block) for block in blocks if not _is_blank(block)]
         has_content = any(block["type"] in ("text", "tool_use") for block in contents)
         return contents if has_content else [*contents, text]
     calls = [
@@ -283,7 +283,11 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
     return [text, *calls] if content.strip() or not calls else calls
 
 
-def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
+def _is_blank(block: Mapping[str, Any]) -> bool:
+    return block["type"] == "text" and not str(block.get("text") or "").strip()
+
+
+def _sendable_block(block: Mapping[str, Any]) -> dict[str, Any]:
     sent = wire.without_none(block)
     if block["type"] == "tool_use":
         sent["name"] = wire.sendable_name(str(block.get("name") or ""))
@@ -291,10 +295,10 @@ def _sent(block: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sent)
 
 
-def mark(body: dict[str, Any]) -> None:
+def mark_for_cache(body: dict[str, Any]) -> None:
     """Mark the instructions (with the tools, which precede them) and the last block."""
-    ends = [body["system"][-1]] if "system" in body else []
-    ends += [message["content"][-1] for message in body["messages"][-1:]]
-    for block in ends:
+    last_blocks = [body["system"][-1]] if "system" in body else []
+    last_blocks += [message["content"][-1] for message in body["messages"][-1:]]
+    for block in last_blocks:
         if block["type"] in ("text", "tool_result"):
             block["cache_control"] = dict(_EPHEMERAL)

@@ -193,7 +193,9 @@ class BlockingModel:
                 "`with blocking.started(model):`"
             )
 
-        async def one(position: int, messages: Sequence[Message], qid: str) -> Turn | ModelError:
+        async def respond_one(
+            position: int, messages: Sequence[Message], qid: str
+        ) -> Turn | ModelError:
             model = MeteredModel(
                 loop.model,
                 loop.ledger,
@@ -207,9 +209,9 @@ class BlockingModel:
             except ModelError as error:
                 return error
 
-        async def every() -> list[Turn | ModelError]:
+        async def respond_all() -> list[Turn | ModelError]:
             """The outcomes; the first exception ends the others."""
-            tasks = [asyncio.ensure_future(one(n, *pair)) for n, pair in enumerate(pairs)]
+            tasks = [asyncio.ensure_future(respond_one(n, *pair)) for n, pair in enumerate(pairs)]
             try:
                 return await asyncio.gather(*tasks)
             finally:
@@ -223,7 +225,7 @@ class BlockingModel:
             loop.reach()
         except ModelError as error:
             return [error] * len(pairs)
-        return loop.run(every())
+        return loop.run(respond_all())
 
 
 def _settle(outcome: Future[T], task: asyncio.Task[T]) -> None:

@@ -15,9 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from soundingline.toolkit.errors import InputError, Runtime
+from soundingline.toolkit.errors import InputError, Runtime, check_int, check_number
 from soundingline.toolkit.files import cached_file_hash, fingerprint
-from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.errors import (
     BadReply,
     ContextOverflow,
@@ -36,12 +35,11 @@ from soundingline.toolkit.llm.messages import (
     Usage,
 )
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
-from soundingline.toolkit.llm.transport import Connection, Transport, checked_url, retrying
+from soundingline.toolkit.llm.transport import Transport, checked_url, retrying
 from soundingline.toolkit.obfuscation import is_obfuscated
-from soundingline.toolkit.optional import import_optional, install_command
+from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.redaction import VARIABLE, find_secrets
 
-Arrived = Callable[..., None]
 Body = dict[str, Any]
 """A request or a reply in an API's own form."""
 
@@ -67,6 +65,7 @@ class RequestObserver(NamedTuple):
     between the ledger and the client.
 
     Attributes:
+        waited: Called with the seconds that an attempt waited for its concurrency slot.
         again: Called with the error of an attempt before the same request is sent again. An
             exception that it raises ends the request.
         reply: Called with the client and the reply as soon as its last byte has been read, before
@@ -74,6 +73,7 @@ class RequestObserver(NamedTuple):
         cancelled: Called with what an attempt that was cancelled has cost.
     """
 
+    waited: Callable[[float], None] = lambda seconds: None
     again: Callable[[ModelError], None] = lambda error: None
     reply: Callable[[ChatModel, Turn], None] = lambda model, turn: None
     cancelled: Callable[[ModelError], None] = lambda error: None
@@ -130,11 +130,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if not self.model:
             raise InputError("the model has no name", do="set llm.model=<name>")
-        for name in ("concurrency", "attempts"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}", valid="1 or more")
-        if not self.longest_wait >= 0:
-            raise InputError(f"longest_wait is {self.longest_wait}", valid="seconds, 0 or more")
+        check_int("concurrency", self.concurrency)
+        check_int("attempts", self.attempts)
+        check_number("longest_wait", self.longest_wait)
         # The value is not repeated: it may be the key itself.
         if self.key_env is not None and not VARIABLE.fullmatch(self.key_env):
             raise InputError(
@@ -155,8 +153,8 @@ class ModelConfig:
 class LanguageModel(ModelConfig, ABC):
     """A language model with an HTTP API. See `ModelConfig` for the arguments.
 
-    Creating one needs no key, no SDK and no server. It takes any number of requests at once, from
-    one event loop or several.
+    Creating one needs no key, no HTTP library and no server. It takes any number of requests at
+    once, from one event loop or several.
 
     Attributes:
         transport: The connections to its server.
@@ -164,12 +162,13 @@ class LanguageModel(ModelConfig, ABC):
             `fingerprint_weights`.
     """
 
-    sdk: ClassVar[str]
-    sdk_client: ClassVar[str]
-    """The class of the SDK's client; that of the asynchronous one has `Async` before it."""
     path: ClassVar[str]
     """The path of requests at the address."""
     models_path: ClassVar[str] = "/models"
+    key_header: ClassVar[tuple[str, str]] = ("Authorization", "Bearer ")
+    """The header with the key, and what precedes the key in it."""
+    headers: ClassVar[Mapping[str, str]] = {}
+    """The other headers that the API requires."""
     default_url: ClassVar[str]
     gives_logprobs: ClassVar[bool] = True
     """Whether the API has log-probabilities. A server may still return none."""
@@ -192,8 +191,9 @@ class LanguageModel(ModelConfig, ABC):
             name=self.model,
             address=address if address.startswith(ADDRESS_FILE) else checked_url(address),
             path=self.path,
-            sdk=self.sdk,
-            sdk_client=self.sdk_client,
+            models_path=self.models_path,
+            key_header=self.key_header,
+            headers=self.headers,
             key_env=self.key_env,
             concurrency=self.concurrency,
             secrets=tuple(secret for _, secret in find_secrets(self.settings.extra)),
@@ -219,9 +219,8 @@ class LanguageModel(ModelConfig, ABC):
         return f"{type(self).__name__}({self.name!r} at {self.address})"
 
     def ready(self) -> None:
-        """`InputError` if the SDK or the key is missing. Sends nothing."""
-        import_optional(self.sdk)
-        import_optional("tenacity")
+        """`InputError` if httpx2 or the key is missing. Sends nothing."""
+        import_optional("httpx2")
         self.transport.key()
 
     def fingerprint_weights(self, record: Path | None) -> None:
@@ -258,24 +257,13 @@ class LanguageModel(ModelConfig, ABC):
         if not (server := self.own_server):
             yield self
             return
-        # The server requires the key that we send. It reads it from the environment, because every
-        # user of the machine can read command lines.
         key = self.transport.key(f"the server of {self.name}")
-        environment = {**server.environment, **({server.key_variable: key} if key else {})}
-        # A server that works for several runs has one log, which is obfuscated or is not.
         command = server.command(self.name, 0)
+        # A server that works for several runs has one log, which is obfuscated or is not.
         started_with = fingerprint(
-            command, environment, is_obfuscated(log), self.weights_fingerprint
+            command, server.environment, key, is_obfuscated(log), self.weights_fingerprint
         )
-        start = partial(
-            serving,
-            lambda port: server.command(self.name, port),
-            log=log,
-            start_seconds=server.start_seconds,
-            environment=environment,
-            advice=install_command(server.installed_by),
-            name=server.name,
-        )
+        start = partial(serving, server, self.name, log=log, key=key)
         with (
             Servers() if servers is None else nullcontext(servers) as shared,
             shared.using(started_with, start) as address,
@@ -297,22 +285,16 @@ class LanguageModel(ModelConfig, ABC):
         return path.read_text(encoding="utf-8").strip()
 
     def reach(self) -> None:
-        """Check the address before the first question, at no cost.
-
-        Requests the list of models. If the server has no such list, or one without the model, a
-        request without messages is sent, which servers refuse: the reply shows whether the path and
-        the model exist. Any other answer counts, and so does a server that is too busy to answer.
-
-        Raises:
-            Unreachable: If no connection to the server can be made.
-            UnknownModel: If the server has no such path or no such model.
+        """Check before the first question that the server takes a connection; `Unreachable` if it
+        does not. Requests the list of models. Any answer counts, and so does a server that is too
+        busy to answer: a model or a path that it does not have is an error of the first request.
         """
-        self.transport.reach(self.models_path)
+        self.transport.reach()
 
     def reported_window(self) -> int | None:
         """The context window of the model in tokens, as its server reports it; None if it does
         not. Sends no request to the model."""
-        return self.transport.reported_window(self.models_path)
+        return self.transport.reported_window()
 
     def server_version(self) -> str:
         """The program and the version that a local vLLM reports, such as `vLLM 0.32.0`; empty for
@@ -327,9 +309,12 @@ class LanguageModel(ModelConfig, ABC):
         settings = settings or self.settings
         body = self._body(messages, tools, settings)
         request = _Request(self, body, settings.timeout, tuple(messages))
-        sending = retrying(self.attempts, self.longest_wait, request.observer.again)
-        turn: Turn = await sending(request.attempt)
-        return turn
+        return await retrying(
+            request.attempt,
+            attempts=self.attempts,
+            longest_wait=self.longest_wait,
+            again=request.observer.again,
+        )
 
     async def close(self) -> None:
         """Close the connections of the running event loop."""
@@ -341,11 +326,10 @@ class LanguageModel(ModelConfig, ABC):
 
     @abstractmethod
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        """Send once, and call `arrived` as soon as the reply is complete, before anything is
-        awaited: with its body, or without it if `reply` was filled with its JSON values as they
-        came."""
+        """Send once by the HTTP client, fill `reply` with the JSON values that come, and call
+        `arrived` as soon as it is complete, before anything is awaited."""
 
     @abstractmethod
     def _turn(self, reply: Body, messages: Sequence[Message]) -> Turn:
@@ -366,7 +350,8 @@ class LanguageModel(ModelConfig, ABC):
                 f"{self.transport.where}: the reply is out of its protocol ({kind})"
             ) from None
 
-    def _whole(self, turn: Turn) -> Turn:
+    def _check_complete(self, turn: Turn) -> Turn:
+        """The turn; `ModelError` with it if it was cut short or refused."""
         if turn.finish_reason in _CUT_SHORT:
             kind, reason = _CUT_SHORT[turn.finish_reason]
             raise kind(f"{self.transport.where} stopped in the middle: {reason}", turn=turn)
@@ -386,7 +371,6 @@ class _Request:
         self._model, self._body, self._timeout = model, body, timeout
         self._messages = messages
         self._connection = model.transport.connection()
-        self._waits: list[float] = []  # seconds that each attempt waited for its slot
         self._reply: Body = {}
         self._outcome: Turn | Exception | None = None
 
@@ -396,7 +380,7 @@ class _Request:
         try:
             await self._wait_for_slot()
             try:
-                await self._exchange(self._connection)
+                await self._exchange()
             finally:
                 self._connection.slots.release()
         except asyncio.CancelledError:
@@ -407,7 +391,7 @@ class _Request:
             return outcome
         if isinstance(outcome, ModelError):
             self._with_costs(outcome)
-        # Not chained: the SDK's errors quote the server, which may quote the key.
+        # Not chained: the errors of the HTTP library quote the server, which may quote the key.
         raise outcome or RuntimeError(f"{self._model!r} sent a request and looked at no reply")
 
     async def _wait_for_slot(self) -> None:
@@ -415,14 +399,15 @@ class _Request:
         try:
             await self._connection.slots.acquire()
         finally:
-            self._waits.append(time.monotonic() - began)
+            self.observer.waited(time.monotonic() - began)
 
-    async def _exchange(self, connection: Connection) -> None:
+    async def _exchange(self) -> None:
+        client, admission_lock = self._connection.client, self._connection.admission_lock
         try:
-            async with connection.admission_lock:
+            async with admission_lock:
                 await asyncio.sleep(0)
             sending = self._model._send(
-                connection.client, self._body, self._timeout, self._reply, self._arrived
+                client, self._body, self._timeout, self._reply, self._arrived
             )
             await asyncio.wait_for(sending, self._timeout)
         except Exception as error:
@@ -430,32 +415,18 @@ class _Request:
             failure = self._model.transport.error_of(error, self._timeout)
             self._outcome = self._outcome or failure
 
-    def _arrived(self, content: bytes | None = None) -> None:
+    def _arrived(self) -> None:
         try:
-            if content is not None:
-                self._fill(content)
-            turn = self._model._whole(self._model._read(self._reply, self._messages))
-            attempts, wait = len(self._waits), self._waits[-1]
-            self._outcome = replace(turn, attempts=attempts, queue_seconds=wait)
+            self._outcome = self._model._check_complete(
+                self._model._read(self._reply, self._messages)
+            )
             self.observer.reply(self._model, self._outcome)
         except Exception as error:
             self._outcome = error  # Raised when the connection has been read to its end.
 
-    def _fill(self, content: bytes) -> None:
-        """Fill the reply with the JSON object `content`; if it is none, with what can be read of
-        its usage, and `BadReply`."""
-        text, transport = content.decode("utf-8-sig", "replace"), self._model.transport
-        try:
-            self._reply.update(wire.read_json_object(text, transport.where, hide=transport.hide))
-        except BadReply:
-            self._reply.update(wire.usage_of_damaged(text))
-            raise
-
     def _with_costs(self, error: ModelError) -> ModelError:
-        """The error with what the ledger records of an attempt that failed: also what was paid for
-        a reply that cannot be used, as far as it came, unless the server sent nothing, or an error
-        without usage."""
-        error.queue_seconds, error.attempts = self._waits[-1], len(self._waits)
+        """The error of an attempt that failed, with what was paid for a reply that cannot be used,
+        as far as it came, unless the server sent nothing, or an error without usage."""
         reply = self._reply
         if error.turn is None and reply and (reply.get("usage") or not reply.get("error")):
             usage = self._model._usage(reply.get("usage"))

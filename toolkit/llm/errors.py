@@ -25,8 +25,6 @@ class ModelError(Exception):
     Attributes:
         turn: What arrived of the reply, with the usage that was paid for, or None.
         retry_after: The seconds that the server asks to wait, or None.
-        attempts: The number of requests that were sent.
-        queue_seconds: How long the last of them waited for a concurrency slot.
 
     Example:
         >>> error = ModelError("the server closed the connection", retry_after=2.0)
@@ -45,8 +43,6 @@ class ModelError(Exception):
         super().__init__(line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…")
         self.turn = turn
         self.retry_after = retry_after
-        self.attempts = 1
-        self.queue_seconds = 0.0
 
 
 class ContextOverflow(ModelError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from soundingline.toolkit.errors import InputError, parse
+from soundingline.toolkit.errors import InputError, check_number, parse
 from soundingline.toolkit.json_lines import JsonLinesLog, read_json_lines, set_aside_unfinished
 from soundingline.toolkit.llm import prices
 from soundingline.toolkit.llm.client import RequestObserver, observed_by
@@ -23,6 +23,11 @@ from soundingline.toolkit.llm.errors import LedgerFailed, ModelError, OutOfMoney
 from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Tools, Turn
 from soundingline.toolkit.llm.prices import ANSWERING, UNKNOWN, Amount, Price, UsageTotals
 from soundingline.toolkit.trajectory import ROLES
+
+
+def _new_books() -> dict[str, UsageTotals]:
+    """Sums by role, to which attempts are added."""
+    return defaultdict(UsageTotals)
 
 
 class PendingRequest:
@@ -40,7 +45,7 @@ class PendingRequest:
         self._ledger = ledger
         ledger._admit(self)
         self._under_way, self._over = True, False
-        self._entered = 0
+        self._entered = False  # whether an attempt is on the ledger
         self._began = ledger._clock()
 
     def reply(self, turn: Turn) -> None:
@@ -70,27 +75,23 @@ class PendingRequest:
             # Its attempts are entered, and another one was refused.
             self._ledger._enter(self, UsageTotals(failed=1))
 
+    def waited(self, seconds: float) -> None:
+        """Leave out the seconds that the attempt in flight waited for a concurrency slot."""
+        self._began += seconds
+
     def _enter(self, outcome: Turn | BaseException | None, *, failed: bool = False) -> None:
-        """Record an attempt that ended with `outcome`, a turn or an error. A client that does not
-        report its attempts one by one reports their number with the last one."""
-        paid, attempts, waited = None, 1, 0.0
-        if isinstance(outcome, (Turn, ModelError)):
-            paid = outcome if isinstance(outcome, Turn) else outcome.turn
-            attempts, waited = outcome.attempts, outcome.queue_seconds
-        first, now = not self._entered, self._ledger._clock()
-        account = prices.of_attempt(
-            paid.usage if paid else None,
-            self.price.cost(paid.usage) if paid else None,
-            seconds=now - self._began - waited,
-        )
+        """Record an attempt that ended with `outcome`, a turn or an error."""
+        turn = outcome.turn if isinstance(outcome, ModelError) else outcome
+        usage = turn.usage if isinstance(turn, Turn) else None
+        dollars = self.price.cost(usage) if usage else None
+        now = self._ledger._clock()
         account = replace(
-            account,
-            calls=int(first),
+            prices.of_attempt(usage, dollars, seconds=now - self._began),
+            calls=int(not self._entered),
             failed=int(failed),
-            retries=attempts - 1 if first else max(1, attempts - self._entered),
+            retries=int(self._entered),
         )
-        self._began, self._under_way = now, False
-        self._entered = max(attempts, self._entered + 1)
+        self._began, self._under_way, self._entered = now, False, True
         self._ledger._enter(self, account)
 
 
@@ -134,17 +135,17 @@ class Ledger:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name, value in (("cap", cap), ("question_cap", question_cap)):
-            if value is not None and not value > 0:
-                raise InputError(f"{name} is {value!r}", valid="dollars above 0, or null for none")
+            if value is not None:
+                check_number(name, value, gt=0, do="give dollars, or null for none")
         self.cap = cap
         self.question_cap = question_cap
         self.unpriced = 0
         self._earlier = dict(earlier or {})
         self._clock = clock
         self._lock = threading.Lock()
-        self._questions: dict[str, dict[str, UsageTotals]] = {}
-        self._run: dict[str, UsageTotals] = {}
-        self._open: dict[str, set[PendingRequest]] = {}
+        self._questions: dict[str, dict[str, UsageTotals]] = defaultdict(_new_books)
+        self._run = _new_books()
+        self._open: set[PendingRequest] = set()
         self._highest_cost = dict(highest_cost or {})
         self._record = record
         self._failure = ""
@@ -153,8 +154,7 @@ class Ledger:
     def request(self, role: str, qid: str, price: Price = UNKNOWN) -> Iterator[PendingRequest]:
         """The block of one request, which calls `reply(turn)` and, for each attempt that another
         one follows, `again(error)`. An exception with a turn, as a `ModelError` may have, is
-        recorded with the usage of that turn, any other one as a failed call. Seconds of waiting for
-        a concurrency slot (`queue_seconds`) are left out."""
+        recorded with the usage of that turn, any other one as a failed call."""
         entry = PendingRequest(self, role, qid, price)
         try:
             yield entry
@@ -164,7 +164,8 @@ class Ledger:
         else:
             entry.end()
         finally:
-            self._release(entry)
+            with self._lock:
+                self._open.discard(entry)
 
     def usage(self, qid: str) -> dict[str, float]:
         """What a question used as flat numbers, for its trajectory."""
@@ -175,9 +176,8 @@ class Ledger:
         """Add what a question that is resumed in this start has spent before, by role. It counts in
         the question's `usage` and towards its cap, but not again towards the cap of the run."""
         with self._lock:
-            account = self._questions.setdefault(qid, {})
             for role, spent in books.items():
-                account[role] = account.get(role, UsageTotals()) + spent
+                self._questions[qid][role] += spent
 
     def by_role(self, qid: str | None = None) -> dict[str, UsageTotals]:
         """Usage by role, of one question or (None) of the run."""
@@ -188,12 +188,6 @@ class Ledger:
     def total(self) -> UsageTotals:
         """Usage of this start of the run, all roles together."""
         return prices.total(self.by_role().values())
-
-    @property
-    def highest_cost(self) -> dict[str, float]:
-        """Dollars of the most expensive attempt so far, by role."""
-        with self._lock:
-            return dict(self._highest_cost)
 
     @property
     def spent_before(self) -> float:
@@ -228,22 +222,18 @@ class Ledger:
             expected = self._highest_cost.get(entry.role, 0.0)
             self._refuse_if_full(entry.role, entry.qid, expected)
             entry.reserved = expected
-            self._open.setdefault(entry.qid, set()).add(entry)
-
-    def _release(self, entry: PendingRequest) -> None:
-        with self._lock:
-            self._open[entry.qid].discard(entry)
-            if not self._open[entry.qid]:
-                del self._open[entry.qid]
+            self._open.add(entry)
 
     def _refuse_if_full(self, role: str, qid: str, expected: float) -> None:
         caps = []
         if self.cap is not None:
             spent = self.spent_before + self._estimate_before() + _dollars(self._run, ROLES)
-            caps.append(("run", self.cap, spent, self._reserved(self._open)))
+            reserved = math.fsum(entry.reserved for entry in self._open)
+            caps.append(("run", self.cap, spent, reserved))
         if self.question_cap is not None and qid and role in ANSWERING:
             spent = _dollars(self._questions.get(qid, {}), ANSWERING)
-            caps.append(("question", self.question_cap, spent, self._reserved([qid])))
+            reserved = math.fsum(entry.reserved for entry in self._open if entry.qid == qid)
+            caps.append(("question", self.question_cap, spent, reserved))
         if caps and (unpriced := self._unpriced(role)):
             self.unpriced = unpriced
             raise OutOfMoney(
@@ -262,7 +252,7 @@ class Ledger:
     def _unpriced(self, role: str) -> int:
         """Replies without usage because of which no cap bounds a request of the role."""
         roles = ANSWERING if self.cap is None else ROLES
-        now = sum(self._run[each].unpriced for each in roles if each in self._run)
+        now = sum(usage.unpriced for name, usage in self._run.items() if name in roles)
         before = self._earlier.get(role, UsageTotals()).unreported
         return now + (0 if self._highest_cost.get(role) else before)
 
@@ -273,16 +263,13 @@ class Ledger:
             for role, usage in self._earlier.items()
         )
 
-    def _reserved(self, qids: Iterable[str]) -> float:
-        return math.fsum(entry.reserved for qid in qids for entry in self._open.get(qid, ()))
-
     def _enter(self, entry: PendingRequest, account: UsageTotals) -> None:
         with self._lock:
             entry.reserved = 0.0
             role, qid = entry.role, entry.qid
             self._highest_cost[role] = max(self._highest_cost.get(role, 0.0), account.dollars)
-            for books in (self._run, self._questions.setdefault(qid, {})):
-                books[role] = books.get(role, UsageTotals()) + account
+            self._run[role] += account
+            self._questions[qid][role] += account
         if self._record is None:
             return
         try:
@@ -348,7 +335,7 @@ class MeteredModel:
                 finally:
                     entry.reply(turn)
 
-            with observed_by(RequestObserver(entry.again, replied, entry.end)):
+            with observed_by(RequestObserver(entry.waited, entry.again, replied, entry.end)):
                 turn = await self._model.respond(messages, tools, settings)
             if entry.turn is None:
                 replied(self._model, turn)
@@ -379,12 +366,12 @@ class LedgerStart:
 
     started: Annotated[str, Field(strict=True)]
     cap: Amount | None
-    by_role: dict[str, UsageTotals] = field(default_factory=dict, init=False)
+    by_role: dict[str, UsageTotals] = field(default_factory=_new_books, init=False)
     highest_cost: dict[str, float] = field(default_factory=dict, init=False)
 
     def add(self, role: str, usage: UsageTotals) -> None:
         """Add an attempt."""
-        self.by_role[role] = self.by_role.get(role, UsageTotals()) + usage
+        self.by_role[role] += usage
         self.highest_cost[role] = max(self.highest_cost.get(role, 0.0), usage.dollars)
 
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import IO, Annotated, Any, ClassVar
 
 from soundingline.toolkit.console import progress_bar
-from soundingline.toolkit.errors import FileName, InputError, Runtime, RuntimeKeys
+from soundingline.toolkit.errors import FileName, InputError, Runtime, RuntimeKeys, check_int
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.locks import open_own
 from soundingline.toolkit.obfuscation import encrypt_lines, is_obfuscated, read_text
-from soundingline.toolkit.optional import check_optional, hub_file, is_hub_name
+from soundingline.toolkit.optional import check_optional, hub_file, install_command, is_hub_name
 from soundingline.toolkit.redaction import find_secrets
 
 HOST = "127.0.0.1"
@@ -241,10 +241,10 @@ class LlamaCppServer(LocalServer):
     installed_by = "llamacpp"
 
     def check(self, model: str) -> None:
-        numbers = {name: getattr(self, name) for name in ("context_length", "parallel", "threads")}
-        for name, value in numbers.items():
-            if value is not None and value < 1:
-                raise InputError(f"llama.cpp's {name} is {value}", valid="1 or more")
+        check_int("llama.cpp's context_length", self.context_length)
+        check_int("llama.cpp's parallel", self.parallel)
+        if self.threads is not None:
+            check_int("llama.cpp's threads", self.threads)
         if self.launcher is not None:
             check_launcher(self.launcher, f"[{PROGRAM}]")
         if not self.gguf and not (self.file and is_hub_name(model)):
@@ -255,7 +255,7 @@ class LlamaCppServer(LocalServer):
             )
         if self.gguf and not self.gguf.endswith(".gguf"):
             raise InputError(f"llm.server.gguf is {self.gguf!r}", valid="the path of a .gguf file")
-        self._command(model, self.gguf or "", 0, self.launcher or [PROGRAM])
+        check_secrets(self.extra, self.launcher or (), self.name, self.key_variable)
 
     def command(self, model: str, port: int) -> list[str]:
         weights = self._gguf() if self.gguf else hub_file(model, str(self.file))
@@ -265,20 +265,8 @@ class LlamaCppServer(LocalServer):
         elif launcher is None:
             check_optional("xllamacpp")
             launcher = [sys.executable, str(_EMBEDDED)]
-        return self._command(model, str(weights), port, launcher)
-
-    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
-        """Of a local file, or of all its parts if there are several, what they hold; of the hub the
-        name of the file, because a repository has one for each precision."""
-        if not self.gguf:
-            return str(self.file)
-        path = self._gguf()
-        parts = sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
-        return fingerprint(*map(hashed, parts))
-
-    def _command(self, model: str, weights: str, port: int, launcher: Sequence[str]) -> list[str]:
         options: dict[str, Any] = {
-            "model": weights,
+            "model": str(weights),
             "alias": model,
             "host": self.host,
             "port": port,
@@ -289,8 +277,16 @@ class LlamaCppServer(LocalServer):
             "gpu-layers": self.gpu_layers,
         }
         options.update({name.replace("_", "-"): value for name, value in self.extra.items()})
-        check_secrets(options, launcher, self.name, self.key_variable)
         return [*launcher, *option_words(options)]
+
+    def weights_fingerprint(self, model: str, hashed: Callable[[Path], str]) -> str:
+        """Of a local file, or of all its parts if there are several, what they hold; of the hub the
+        name of the file, because a repository has one for each precision."""
+        if not self.gguf:
+            return str(self.file)
+        path = self._gguf()
+        parts = sorted(path.parent.glob(_PART.sub("-?????-of-", glob.escape(path.name))))
+        return fingerprint(*map(hashed, parts))
 
     def _gguf(self) -> Path:
         path = Path(str(self.gguf)).expanduser().resolve()
@@ -304,26 +300,18 @@ class LlamaCppServer(LocalServer):
 
 @contextmanager
 def serving(
-    command: Callable[[int], Sequence[str]],
-    *,
-    log: Path,
-    start_seconds: float = 1800.0,
-    grace: float = 20.0,
-    environment: Mapping[str, str] | None = None,
-    advice: str = "",
-    name: str = "",
+    server: LocalServer, model: str, *, log: Path, key: str = "", grace: float = 20.0
 ) -> Iterator[str]:
-    """Run a server while the block runs. It also ends when this process is killed.
+    """Run a server of the model while the block runs. It also ends when this process is killed.
 
     Args:
-        command: Returns the command line for a port.
+        server: What is started.
+        model: The name of the model.
         log: The file to whose end the output goes, obfuscated in an obfuscated folder
             (`soundingline.toolkit.obfuscation`).
-        start_seconds: How long starting may take.
+        key: The key that requests must have; empty for none. The server reads it from its
+            environment, because every user of the machine can read command lines.
         grace: Seconds between the request to end and the kill of the server's process group.
-        environment: Variables that are added to ours.
-        advice: How the program is installed.
-        name: What messages call the server. Empty: its program.
 
     Yields:
         The address, `http://127.0.0.1:<port>`.
@@ -334,25 +322,26 @@ def serving(
     """
     with socket.socket() as probe:  # for a free port
         probe.bind((HOST, 0))
-        address = f"http://{HOST}:{probe.getsockname()[1]}"
-    words = [str(word) for word in command(int(address.rpartition(":")[2]))]
+        port = probe.getsockname()[1]
+    words, address = server.command(model, port), f"http://{HOST}:{port}"
     if shutil.which(words[0]) is None:
-        how = f" ({advice})" if advice else ""
         raise InputError(
             f"the program {words[0]!r} is not installed here",
-            do=f"install it{how}, or set llm.base_url to a server that runs already",
+            do=f"install it ({install_command(server.installed_by)}), or set llm.base_url to a "
+            "server that runs already",
         )
+    keys = {server.key_variable: key} if key else {}
     with _output(log) as output:
         guard = subprocess.Popen(
             [sys.executable, "-I", str(_GUARD), str(grace), *words],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **server.environment, **keys},
             start_new_session=True,
         )
         try:
-            _wait(guard, f"{address}/health", name or words[0], log, start_seconds)
+            _wait(guard, f"{address}/health", server.name, log, server.start_seconds)
             yield address
         finally:
             _stop(guard, grace)

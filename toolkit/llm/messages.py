@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from typing import Any, NamedTuple, Protocol
 
-from soundingline.toolkit.errors import InputError, Runtime, is_number
+from soundingline.toolkit.errors import InputError, Runtime, check_number
 from soundingline.toolkit.json_text import decode_json, replace_surrogates_in
 from soundingline.toolkit.redaction import redact
 
@@ -36,6 +36,22 @@ def user(text: str) -> dict[str, Any]:
 def tool_result(call_id: str, text: str) -> dict[str, Any]:
     """The answer to one tool call; every call of a turn needs one before the next request."""
     return {"role": "tool", "tool_call_id": call_id, "content": text}
+
+
+def tool_spec(name: str, description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool in the function-calling form that the APIs share. All of `properties` are required,
+    and no other argument is allowed."""
+    return {"name": name, "description": description, "parameters": object_schema(properties)}
+
+
+def object_schema(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of an object that has all of `properties` and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 @dataclass(frozen=True)
@@ -128,10 +144,8 @@ class Turn:
             word.
         model: The model that the server says it used.
         provider: State for the same API; see the module.
-        attempts: The number of requests that were sent for this reply.
         tokens: The tokens of the text with their log-probabilities, if the settings request them
             and the server returns them.
-        queue_seconds: How long the last request waited for a concurrency slot.
 
     Example:
         >>> Turn(text="1820", usage=Usage(input=900, output=20)).usage.output
@@ -145,9 +159,7 @@ class Turn:
     finish_reason: str = "stop"
     model: str = ""
     provider: Mapping[str, Any] = field(default_factory=dict)
-    attempts: int = 1
     tokens: Sequence[Token] = ()
-    queue_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         _replace_in(self, "text", "reasoning", "provider")
@@ -220,11 +232,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name)
-            if value is not None and not (is_number(value) and low <= value <= high):
-                raise InputError(
-                    f"{name} is {value!r}", valid=f"a number from {low} to {high}, or null"
-                )
+            if (value := getattr(self, name)) is not None:
+                check_number(name, value, ge=low, le=high)
         if not self.tool_choice:
             raise InputError(
                 "tool_choice is empty", valid=f"{', '.join(TOOL_CHOICES)} or the name of a tool"
@@ -243,18 +252,13 @@ class SamplingParams:
     def refuse_unsupported(self, api: str) -> None:
         """`InputError` for a seed or log-probabilities, which `api` does not have: leaving them out
         would mislead."""
-        if self.logprobs is not None:
-            raise InputError(
-                f"log-probabilities are requested, and {api} gives none",
-                valid="a server of chat completions that gives them, such as vLLM",
-                do="choose one, such as llm=openai_compatible",
-            )
-        if self.seed is not None:
-            raise InputError(
-                f"the seed is {self.seed}, and {api} has none",
-                valid="null",
-                do="set the seed to null, or use a server for chat completions",
-            )
+        for name, value in (("log-probabilities", self.logprobs), ("a seed", self.seed)):
+            if value is not None:
+                raise InputError(
+                    f"{name} ({value}) are set, and {api} has none",
+                    valid="null",
+                    do="choose a server of chat completions, such as llm=openai_compatible",
+                )
 
 
 class ChatModel(Protocol):
@@ -272,7 +276,7 @@ class ChatModel(Protocol):
         ...
 
     def ready(self) -> None:
-        """`InputError` if the SDK or the key is missing. Sends nothing."""
+        """`InputError` if a package or the key is missing. Sends nothing."""
         ...
 
     async def respond(

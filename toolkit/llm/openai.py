@@ -17,9 +17,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,8 +33,8 @@ from soundingline.toolkit.llm.actions import (
     plain_messages,
     read_action,
 )
-from soundingline.toolkit.llm.client import Arrived, Body, LanguageModel
-from soundingline.toolkit.llm.errors import BadReply, ModelError, UnknownModel
+from soundingline.toolkit.llm.client import Body, LanguageModel
+from soundingline.toolkit.llm.errors import BadReply, UnknownModel
 from soundingline.toolkit.llm.messages import (
     TOOL_CHOICES,
     Message,
@@ -43,9 +42,7 @@ from soundingline.toolkit.llm.messages import (
     Tools,
     Turn,
     Usage,
-    user,
 )
-from soundingline.toolkit.optional import import_optional
 
 CALLS = ("native", "schema", "text")
 LICENCES = ("Apache-2.0", "MIT")  # of models whose replies are recorded
@@ -56,55 +53,36 @@ _OPEN, _CLOSE = "<think>", "</think>"
 _FIELDS = ("reasoning", "reasoning_content")
 _BEFORE_CALL = re.compile(r"\s*(?:```\w*\s*|<\|?[\w|]+>\s*)?(?=\{)")
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "refusal"}
-# What no model replies to a greeting unless the server constrains it.
-_WORD = "cormorant"
-_PROBED = json.dumps({"word": _WORD})
-_PROBE: dict[str, Any] = {
-    "name": "note",
-    "parameters": {
-        "type": "object",
-        "properties": {"word": {"type": "string", "enum": [_WORD]}},
-        "required": ["word"],
-        "additionalProperties": False,
-    },
-}
-_PROBE_TOKENS = 512  # of the reply; reasoning may precede it
-_NOT_SUPPORTED = (400, 422, 501)  # what servers reply to a field that they do not support
 _FINISH = {"content_filter": "refusal", "function_call": "tool_calls", None: "stop"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OpenAIModel(LanguageModel):
-    """A model with one of the APIs of OpenAI's SDK. See `LanguageModel` for the arguments."""
+    """A model with one of OpenAI's APIs. See `LanguageModel` for the arguments."""
 
-    sdk: ClassVar[str] = "openai"
-    sdk_client: ClassVar[str] = "OpenAI"
     default_url: ClassVar[str] = "https://api.openai.com/v1"
 
-    @abstractmethod
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        """The SDK's call that creates a reply and streams its body."""
-
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        # The body is read as it comes, because servers add fields that the SDK's types do not have.
-        # It is sent as extra body, because the SDK walks through every typed argument, which takes
-        # longer than the rest of the request.
-        sending = self._create(client, model=self.name, extra_body=body, timeout=timeout)
-        async with sending as response:
+        def complete() -> None:
+            wire.read_body(bytes(content), reply, self.transport.where, self.transport.hide)
+            arrived()
+
+        content = bytearray()
+        request = {"model": self.name, **body}
+        async with self.transport.post(client, request, timeout) as response:
             encoded = "content-encoding" in response.headers
             length = -1 if encoded else int(response.headers.get("content-length", -1))
-            content = bytearray()
-            async for part in response.iter_bytes():
+            async for part in response.aiter_bytes():
                 content += part
                 if len(content) == length:
                     # What follows, up to the end of the response, frees the connection for the
                     # next request; the replies that other tasks have by now come first.
-                    arrived(bytes(content))
+                    complete()
                     await asyncio.sleep(0)
             if len(content) != length or not content:
-                arrived(bytes(content))
+                complete()
 
     def _choice(self, reply: Mapping[str, Any]) -> Mapping[str, Any]:
         if not (choices := reply.get("choices")):
@@ -166,51 +144,6 @@ class OpenAIChat(OpenAIModel):
         if self.calls not in CALLS:
             raise InputError(f"llm.calls is {self.calls!r}", valid=", ".join(CALLS))
         super().__post_init__()
-
-    def reach(self) -> None:
-        """See `LanguageModel.reach`. With `calls="schema"`, a request of a few tokens shows whether
-        the server constrains replies; `InputError` if it does not."""
-        super().reach()
-        if self.calls == "schema":
-            self._check_constraint()
-
-    def _check_constraint(self) -> None:
-        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        settings, timeout = (
-            replace(self.settings, max_output_tokens=_PROBE_TOKENS),
-            self.settings.timeout,
-        )
-        noted = replace(settings, tool_choice=_PROBE["name"])
-        body = {
-            "model": self.name,
-            **self._body([user("Say hello.")], (), settings),
-            **self._response_format((_PROBE,), noted),
-        }
-        with self.transport.blocking_client(timeout) as client:
-            try:
-                text = client.post(self.path, cast_to=http.Response, body=body).text
-                turn = self._read(
-                    wire.read_json_object(text, self.transport.where, hide=self.transport.hide), ()
-                )
-                words = turn.text or str([call.name for call in turn.tool_calls])
-            except sdk.APIStatusError as error:
-                if error.status_code not in _NOT_SUPPORTED:
-                    return
-                turn, words = Turn(), str(self.transport.error_of(error, timeout))
-            except (sdk.APIError, ModelError):
-                return  # The questions will meet it, and try again.
-        words = self.transport.hide(words)[:80]
-        noted_word = any(call.arguments == _PROBED for call in turn.tool_calls)
-        if not noted_word and turn.finish_reason != "length":
-            raise InputError(
-                f"{self.transport.where} does not constrain replies by a JSON schema "
-                f"(response_format), which llm.calls=schema needs; it replied {words!r}",
-                valid="a server that does, such as llama.cpp, vLLM or SGLang",
-                do="set llm.calls=native or llm.calls=text",
-            )
-
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        return client.chat.completions.with_streaming_response.create(messages=[], **arguments)
 
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         by_schema = self.calls == "schema" and (tools or settings.answer)
@@ -274,17 +207,16 @@ class OpenAIChat(OpenAIModel):
         choice = self._choice(reply)
         message = choice["message"]
         content = wire.read_content(message.get("content"), self.transport.where)
-        text, reasoning, provider = _reasoning(message, content, self.transport.where)
-        functions = ((call.get("id"), call["function"]) for call in message.get("tool_calls") or ())
-        parts = [(name, each.get("name"), each.get("arguments")) for name, each in functions]
-        calls = wire.tool_calls(parts or content.calls, messages)
+        text, reasoning, provider = _split_reasoning(message, content, self.transport.where)
+        calls = wire.tool_calls(message.get("tool_calls") or content.calls, messages)
         finish = choice.get("finish_reason")
         action = None if calls else self._action(text)
         if action:
             provider = {**provider, "api": CHAT_API, "text": text}
             text, finish = action.text, "stop"  # complete, whatever follows in the reply
             if action.name:
-                calls = wire.tool_calls([(None, action.name, action.arguments)], messages)
+                call = {"name": action.name, "arguments": action.arguments}
+                calls = wire.tool_calls([call], messages)
                 finish = "tool_calls"
         if message.get("refusal"):
             text, finish = text or str(message["refusal"]), "content_filter"
@@ -304,10 +236,10 @@ class OpenAIChat(OpenAIModel):
             action = Action(*written)
         return action
 
-    def _whole(self, turn: Turn) -> Turn:
+    def _check_complete(self, turn: Turn) -> Turn:
         # Who asks for probabilities reads tokens, and limits their number to those that are read.
         limited = turn.finish_reason == "length" and turn.tokens
-        return turn if limited else super()._whole(turn)
+        return turn if limited else super()._check_complete(turn)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -370,19 +302,18 @@ class RecordedChat(OpenAIChat):
                 f"no reply of {self.name} to this request is recorded: a prompt, a question or a "
                 "setting is another; make recordings GGUF=<file> records all replies anew"
             )
-        return self._whole(self._read(reply, messages))
+        return self._check_complete(self._read(reply, messages))
 
     async def _send(
-        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Arrived
+        self, client: Any, body: Body, timeout: float, reply: Body, arrived: Callable[[], None]
     ) -> None:
-        def noted(content: bytes) -> None:
-            whole = json.loads(content)
-            kept = {name: whole[name] for name in ("choices", "usage") if name in whole}
+        def noted() -> None:
+            kept = wire.present({name: reply.get(name) for name in ("choices", "usage")})
             request = fingerprint(body)
             with self.recordings.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"request": request, "reply": kept}) + "\n")
             self._replies[request] = kept
-            arrived(content)
+            arrived()
 
         await super()._send(client, body, timeout, reply, noted)
 
@@ -399,7 +330,7 @@ def _sent_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reasoning(
+def _split_reasoning(
     message: Mapping[str, Any], content: wire.Content, where: str
 ) -> tuple[str, str, dict[str, Any]]:
     """Text, reasoning, and the place to which the reasoning is sent back."""
@@ -412,13 +343,13 @@ def _reasoning(
     if content.reasoning:
         return text, content.reasoning, {"api": CHAT_API, "parts": content.parts}
     # Some chat templates open the tag themselves, so that only its end is in the reply.
-    head, close, tail = text.partition(_CLOSE)
-    opening = _OPEN if head.lstrip().startswith(_OPEN) else ""
+    before, close, after = text.partition(_CLOSE)
+    opening = _OPEN if before.lstrip().startswith(_OPEN) else ""
     if not close and not opening:
         return text, "", {}
-    answer = tail.lstrip("\n")
-    gap = tail[: len(tail) - len(answer)]
-    reasoning = head.lstrip().removeprefix(_OPEN) if opening else head
+    answer = after.lstrip("\n")
+    gap = after[: len(after) - len(answer)]
+    reasoning = before.lstrip().removeprefix(_OPEN) if opening else before
     return answer, reasoning, {"api": CHAT_API, "tags": [opening, gap]}
 
 
@@ -466,9 +397,6 @@ class OpenAICompletions(OpenAIModel):
 
     kept_tokens: int | None = None
 
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        return client.completions.with_streaming_response.create(prompt="", **arguments)
-
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         if len(messages) != 1 or tools:
             raise InputError(
@@ -498,8 +426,8 @@ class OpenAICompletions(OpenAIModel):
             tokens=tokens if self.kept_tokens is None else tokens[-self.kept_tokens :],
         )
 
-    def _whole(self, turn: Turn) -> Turn:
-        return turn if turn.finish_reason == "length" else super()._whole(turn)
+    def _check_complete(self, turn: Turn) -> Turn:
+        return turn if turn.finish_reason == "length" else super()._check_complete(turn)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -524,13 +452,10 @@ class OpenAIResponses(OpenAIModel):
     strict_tools: bool = True
     parallel_calls: bool | None = False
 
-    def _create(self, client: Any, **arguments: Any) -> Any:
-        return client.responses.with_streaming_response.create(input=[], **arguments)
-
     def _body(self, messages: Sequence[Message], tools: Tools, settings: SamplingParams) -> Body:
         settings.refuse_unsupported("the Responses API")
         body: dict[str, Any] = {
-            "input": [item for entry in messages for item in _items(entry)],
+            "input": [item for entry in messages for item in _input_items(entry)],
             "store": False,
         }
         if self.encrypted_reasoning:
@@ -557,14 +482,12 @@ class OpenAIResponses(OpenAIModel):
         if reply.get("status") == "failed" or reply.get("error"):
             raise self.transport.error_of_reply(200, reply.get("error") or "failed", {})
         items = reply["output"]
-        contents = [part for item in _of(items, "message") for part in item.get("content") or ()]
-        refusals = "".join(str(part["refusal"]) for part in _of(contents, "refusal"))
-        texts = (part["text"] for part in _of(contents, "output_text"))
-        functions = _of(items, "function_call")
-        parts = (
-            (each.get("call_id"), each.get("name"), each.get("arguments")) for each in functions
-        )
-        calls = wire.tool_calls(parts, messages)
+        contents = [
+            part for item in _of_type(items, "message") for part in item.get("content") or ()
+        ]
+        refusals = "".join(str(part["refusal"]) for part in _of_type(contents, "refusal"))
+        texts = (part["text"] for part in _of_type(contents, "output_text"))
+        calls = wire.tool_calls(_of_type(items, "function_call"), messages)
         finish = "tool_calls" if calls else "stop"
         if refusals:
             finish = "refusal"
@@ -575,13 +498,15 @@ class OpenAIResponses(OpenAIModel):
             finish = "cancelled"
         return Turn(
             text=wire.joined_text(list(texts), self.transport.where) or refusals,
-            reasoning="\n\n".join(filter(None, map(self._thought, _of(items, "reasoning")))),
+            reasoning="\n\n".join(
+                filter(None, map(self._reasoning_text, _of_type(items, "reasoning")))
+            ),
             tool_calls=calls,
             finish_reason=finish,
             provider={"api": RESPONSES_API, "items": items},
         )
 
-    def _thought(self, item: Mapping[str, Any]) -> str:
+    def _reasoning_text(self, item: Mapping[str, Any]) -> str:
         """The text of a reasoning item: itself where the server gives it, else its summary."""
         parts = item.get("content") or item.get("summary") or ()
         return "\n\n".join(wire.joined_text(part, self.transport.where) for part in parts)
@@ -599,11 +524,11 @@ class OpenAIResponses(OpenAIModel):
         )
 
 
-def _of(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
+def _of_type(items: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
     return [item for item in items if item.get("type") == kind]
 
 
-def _items(message: Message) -> list[dict[str, Any]]:
+def _input_items(message: Message) -> list[dict[str, Any]]:
     content = message.get("content") or ""
     if message["role"] == "tool":
         call_id = message["tool_call_id"]
@@ -611,7 +536,7 @@ def _items(message: Message) -> list[dict[str, Any]]:
     if message["role"] != "assistant":
         return [{"role": message["role"], "content": content}]
     if items := wire.provider_part(message, RESPONSES_API).get("items"):
-        return [_replayed(item) for item in _paired(items)]
+        return [_input_item(item) for item in _without_trailing_reasoning(items)]
     output = [{"role": "assistant", "content": content}] if content else []
     calls = [
         {
@@ -622,17 +547,17 @@ def _items(message: Message) -> list[dict[str, Any]]:
         }
         for call in message.get("tool_calls") or ()
     ]
-    return output + [_replayed(call) for call in calls]
+    return output + [_input_item(call) for call in calls]
 
 
-def _paired(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_trailing_reasoning(items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The items without reasoning that nothing follows: OpenAI refuses a reasoning item "without
     its required following item", which a turn that thought and said nothing does not have."""
     last = max((n for n, item in enumerate(items) if item.get("type") != "reasoning"), default=-1)
     return list(items[: last + 1])
 
 
-def _replayed(item: Mapping[str, Any]) -> dict[str, Any]:
+def _input_item(item: Mapping[str, Any]) -> dict[str, Any]:
     """An output item as input: without status and empty fields, repaired where it must be."""
     sent = wire.without_none({key: value for key, value in item.items() if key != "status"})
     if item.get("type") == "function_call":

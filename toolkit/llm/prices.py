@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from soundingline.toolkit.errors import InputError, is_number
+from soundingline.toolkit.errors import InputError, check_number
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.trajectory import ROLES
 
@@ -62,12 +62,9 @@ class Price:
 
     def __post_init__(self) -> None:
         for name in _RATES:
-            rate = getattr(self, name)
-            if rate is not None and not (is_number(rate) and rate >= 0):
-                raise InputError(
-                    f"the price {name} is {rate!r}",
-                    valid="dollars for a million tokens, 0 or more, or null where it is unknown",
-                )
+            if (rate := getattr(self, name)) is not None:
+                do = "give dollars for a million tokens, or null where the price is unknown"
+                check_number(f"the price {name}", rate, do=do)
         if self.long_context is not None:
             names = set(self.long_context)
             if names - {"above", *_RATES} or not {"above", "input", "output"} <= names:

@@ -1,5 +1,5 @@
 """Connections to the server of a language model: addresses, keys, retries, and the translation of
-the errors of an SDK and its HTTP library."""
+the errors of the HTTP library."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from soundingline.toolkit.errors import InputError
-from soundingline.toolkit.llm import wire
 from soundingline.toolkit.llm.errors import (
     BadReply,
     ModelError,
@@ -31,9 +30,10 @@ from soundingline.toolkit.llm.errors import (
 from soundingline.toolkit.optional import import_optional
 from soundingline.toolkit.redaction import REDACTED
 
+T = TypeVar("T")
+
 _REQUEST_PATH = re.compile(r"/((chat/)?completions|responses|messages)/?$")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_PORTS = {"http": 80, "https": 443}
 # Seconds for a server to accept a connection, and then to say anything, before it is asked.
 _PATIENCE = 5.0
 # Below the five seconds after which uvicorn closes an idle connection: reusing one at that moment
@@ -79,45 +79,45 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def retrying(attempts: int, longest_wait: float, again: Callable[[ModelError], None]) -> Any:
-    """A tenacity object for one request: `await retrying(...)(function)`.
+async def retrying(
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    attempts: int,
+    longest_wait: float,
+    again: Callable[[ModelError], None],
+) -> T:
+    """The result of a request, which is sent again after an error that may pass.
 
     The wait before the next attempt is what the server requests and up to a tenth more, else a
-    random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together. The
-    SDKs' own retries are off: they also retry when the quota is exhausted, and they would hold a
-    concurrency slot while they wait.
+    random part of 1, 2, 4, ... seconds ("full jitter"), so that clients do not return together.
 
     Args:
-        attempts: How often the request is sent at most.
+        attempt: Sends the request once.
+        attempts: How often it is sent at most.
         longest_wait: Seconds. A request whose server asks for a longer wait fails at once.
         again: Called with the error of an attempt that is followed by another, before the wait. An
             exception that it raises ends the request.
     """
-
-    def is_worth_retrying(error: BaseException) -> bool:
-        if not isinstance(error, ModelError) or not error.retryable:
-            return False
-        return (error.retry_after or 0.0) <= longest_wait
-
-    def wait(state: Any) -> float:
-        wish = state.outcome.exception().retry_after
-        if wish is not None:
-            return float(wish * (1 + 0.1 * _chance()))
-        return float(min(longest_wait, _FIRST_WAIT * 2**state.attempt_number) * _chance())
-
-    tenacity = import_optional("tenacity")
-    return tenacity.AsyncRetrying(
-        retry=tenacity.retry_if_exception(is_worth_retrying),
-        wait=wait,
-        stop=tenacity.stop_after_attempt(attempts),
-        before_sleep=lambda state: again(state.outcome.exception()),
-        sleep=_sleep,
-        reraise=True,
-    )
+    number = 1
+    while True:
+        try:
+            return await attempt()
+        except ModelError as error:
+            requested = error.retry_after
+            passes = error.retryable and (requested or 0.0) <= longest_wait
+            if not passes or number >= attempts:
+                raise
+            again(error)
+        if requested is None:
+            wait = min(longest_wait, _FIRST_WAIT * 2**number) * _chance()
+        else:
+            wait = requested * (1 + 0.1 * _chance())
+        await _sleep(wait)
+        number += 1
 
 
 class Connection(NamedTuple):
-    """An SDK client, the concurrency slots, and the admission lock, all of one event loop.
+    """An HTTP client, the concurrency slots, and the admission lock, all of one event loop.
 
     One request is admitted in a round of the loop. Preparing a request takes longer than reading a
     reply, so that many together would delay the reading of replies that have arrived.
@@ -133,8 +133,6 @@ class Transport:
     """The connections to one model's server, one of each event loop. Creating it opens none.
 
     Args:
-        sdk_client: The class of the SDK's client; that of the asynchronous one has `Async` before
-            it.
         concurrency: The largest number of requests in flight on one event loop.
         secrets: What the requests hold beside the key that no message may quote.
 
@@ -144,8 +142,9 @@ class Transport:
     name: str
     address: str
     path: str
-    sdk: str
-    sdk_client: str
+    models_path: str
+    key_header: tuple[str, str]
+    headers: Mapping[str, str]
     key_env: str | None
     concurrency: int
     secrets: tuple[str, ...]
@@ -198,155 +197,112 @@ class Transport:
         with self._lock:
             connection = self._connections.pop(asyncio.get_running_loop(), None)
         if connection:
-            await connection.client.close()
+            await connection.client.aclose()
 
     def _client(self) -> Any:
-        sdk, http = import_optional(self.sdk), import_optional("httpx2")
+        http = import_optional("httpx2")
         limits = http.Limits(
             max_connections=self.concurrency,
             max_keepalive_connections=self.concurrency,
             keepalive_expiry=_KEEP_ALIVE,
         )
-        route, hooks = self._route(), {"request": [self._stay_at_server]}
-        if route:
-            http_client = http.AsyncClient(
-                limits=limits, follow_redirects=True, event_hooks=hooks, **route
-            )
-        else:
-            http_client = sdk.DefaultAsyncHttpxClient(limits=limits, event_hooks=hooks)
-        return getattr(sdk, f"Async{self.sdk_client}")(**self._sdk_arguments(http_client))
+        return http.AsyncClient(limits=limits, **self._client_arguments())
 
-    @contextmanager
-    def blocking_client(self, timeout: float) -> Iterator[Any]:
-        """An SDK client for requests before the first question, with `timeout` in seconds."""
-        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        with http.Client(timeout=timeout, **self._route()) as http_client:
-            yield getattr(sdk, self.sdk_client)(**self._sdk_arguments(http_client))
-
-    def _sdk_arguments(self, http_client: Any) -> dict[str, Any]:
-        return {
-            "api_key": self.key() or "none",
-            "base_url": self.address,
-            "max_retries": 0,
-            "http_client": http_client,
-        }
-
-    def _route(self) -> dict[str, Any]:
-        """How an HTTP client reaches a server on this machine; nothing for any other one."""
+    def _client_arguments(self) -> dict[str, Any]:
+        """The headers of each request, and how a server on this machine is reached."""
+        key, (header, scheme) = self.key(), self.key_header
+        headers = {"Accept": "application/json", **self.headers}
+        if key:
+            headers[header] = f"{scheme}{key}"
         if urlsplit(self.address).hostname not in _LOOPBACK:
-            return {}
-        # The environment's proxies, which the SDKs look up, are not for this machine; and reading
-        # all certificates for a plain connection takes longer than connecting. Without any, a
-        # redirection to https fails.
+            return {"headers": headers}
+        # The environment's proxies are not for this machine; and reading all certificates for a
+        # plain connection takes longer than connecting.
         plain = self.address.startswith("http:")
         verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
-        return {"trust_env": False, "verify": verify}
+        return {"headers": headers, "trust_env": False, "verify": verify}
 
-    async def _stay_at_server(self, request: Any) -> None:
-        """Called before each request and each redirected one: `UnknownModel` if it would take the
-        prompt to another server. That of the same name over https is the same one."""
-        own, next_ = urlsplit(self.address), urlsplit(str(request.url))
-        upgraded = (own.scheme, next_.scheme) == ("http", "https")
-        if _origin(own) != _origin(next_) and not (upgraded and own.hostname == next_.hostname):
-            raise UnknownModel(
-                f"{self.where}: the server redirects to {next_.scheme}://{next_.netloc}, and "
-                "prompts do not follow it; set base_url to that address if it is the right one"
-            )
+    @asynccontextmanager
+    async def post(
+        self, client: Any, body: Mapping[str, Any], timeout: float
+    ) -> AsyncIterator[Any]:
+        """The response of httpx2 to a request, before its body is read; `ModelError` if the server
+        answers with an error, or redirects, because that could take the prompt to another server.
+        `timeout` in seconds is that of each step of the connection."""
+        url = f"{self.address}{self.path}"
+        async with client.stream("POST", url, json=body, timeout=timeout) as response:
+            if response.next_request is not None:
+                target = response.next_request.url.copy_with(query=None)
+                raise UnknownModel(
+                    f"{self.where}: the server redirects to {self.hide(str(target))}, and prompts "
+                    "do not follow it; set base_url to that address if it is the right one"
+                )
+            if not response.is_success:
+                await response.aread()
+                raise self.error_of_reply(response.status_code, response.text, response.headers)
+            yield response
 
-    def reach(self, models_path: str) -> None:
-        """Check that the server and the model are there: see `LanguageModel.reach`."""
-        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        with self.blocking_client(_PATIENCE) as client:
-            try:
-                if self._entry(client.get(models_path, cast_to=http.Response)) is not None:
-                    return
-            except sdk.APIStatusError as error:
-                if error.status_code not in (404, 405):
-                    return
-            except sdk.APIConnectionError as error:
-                self._raise_unreachable(error)
-                return
-            body = {"model": self.name, "messages": [], "max_tokens": 1}
-            try:
-                text = client.post(self.path, cast_to=http.Response, body=body).text
-                failure: Exception = self.error_of_reply(200, text, {})
-                wire.read_json_object(text, self.where, hide=self.hide)
-            except BadReply as page:  # a web page at this path
-                failure = self._not_served(page)
-            except sdk.APIError as error:
-                failure = self.error_of(error, _PATIENCE)
-        if isinstance(failure, UnknownModel):
-            raise failure from None
+    def _get(self, url: str) -> Any:
+        """The response of httpx2 to a request outside of an event loop."""
+        http = import_optional("httpx2")
+        with http.Client(timeout=_PATIENCE, **self._client_arguments()) as client:
+            return client.get(url)
 
-    def _entry(self, reply: Any) -> Mapping[str, Any] | None:
-        """This model in a list of models; None without it. Gemini writes `models/` before each
-        name."""
+    def reach(self) -> None:
+        """Check that the server takes a connection: see `LanguageModel.reach`."""
+        http = import_optional("httpx2")
         try:
-            named = {entry["id"].removeprefix("models/"): entry for entry in reply.json()["data"]}
-        except (ValueError, LookupError, TypeError, AttributeError):
-            return None
-        return named.get(self.name.removeprefix("models/"))
-
-    def reported_window(self, models_path: str) -> int | None:
-        """The context window in tokens, by the list of models (of vLLM, SGLang, Groq, Mistral and
-        OpenRouter, for example), or by the properties of a llama.cpp server; None if neither has
-        it."""
-        http, sdk = import_optional("httpx2"), import_optional(self.sdk)
-        parts = urlsplit(self.address)
-        try:
-            with self.blocking_client(_PATIENCE) as client:
-                entry = self._entry(client.get(models_path, cast_to=http.Response)) or {}
-                sizes = [entry.get(name) for name in _WINDOWS]
-                if entry.get("owned_by") == "llamacpp":
-                    address = f"{parts.scheme}://{parts.netloc}/props"
-                    properties = client.get(address, cast_to=http.Response).json()
-                    sizes.append(properties["default_generation_settings"]["n_ctx"])
-        except (sdk.APIError, http.HTTPError, ValueError, LookupError, TypeError):
-            return None
-        return next((size for size in sizes if isinstance(size, int) and size > 0), None)
-
-    def _raise_unreachable(self, error: Exception) -> None:
-        """`Unreachable` for an error of the SDK that means that no connection can be made."""
-        http, cause = import_optional("httpx2"), error.__cause__
-        if isinstance(cause, (http.ConnectError, http.ConnectTimeout, http.ProxyError)):
-            reason, address = str(cause) or type(cause).__name__, self._address_without_query
+            self._get(f"{self.address}{self.models_path}")
+        except (http.ConnectError, http.ConnectTimeout, http.ProxyError) as error:
+            reason, address = str(error) or type(error).__name__, self._address_without_query
             unreachable = Unreachable(
                 f"no connection to the server of {self.name} at {address}: {self.hide(reason)}"
             )
             unreachable.shared_cause = f"no connection to {address}"
             raise unreachable from None
+        except http.HTTPError:
+            pass  # The server is there.
+
+    def reported_window(self) -> int | None:
+        """The context window in tokens, by the list of models (of vLLM, SGLang, Groq, Mistral and
+        OpenRouter, for example), or by the properties of a llama.cpp server; None if neither has
+        it. Gemini writes `models/` before each name in its list."""
+        http = import_optional("httpx2")
+        try:
+            listed = self._get(f"{self.address}{self.models_path}").json()["data"]
+            models = {entry["id"].removeprefix("models/"): entry for entry in listed}
+            model = models[self.name.removeprefix("models/")]
+            sizes = [model.get(name) for name in _WINDOWS]
+            if model.get("owned_by") == "llamacpp":
+                properties = self._get(f"{self._root}/props").json()
+                sizes.append(properties["default_generation_settings"]["n_ctx"])
+        except (http.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+        return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
     def version(self) -> str:
         """The version that a vLLM reports; empty if there is none."""
         http = import_optional("httpx2")
-        parts = urlsplit(self.address)
         try:
-            with http.Client(timeout=_PATIENCE, **self._route()) as client:
-                reply = client.get(f"{parts.scheme}://{parts.netloc}/version")
-                version = reply.json()["version"]
+            version = self._get(f"{self._root}/version").json()["version"]
         except (http.HTTPError, ValueError, LookupError, TypeError):
             return ""
         return version if isinstance(version, str) else ""
 
     def error_of(self, error: Exception, timeout: float) -> Exception:
-        """Our error for one of the SDK or of its HTTP library; any other one as it is."""
-        if isinstance(error, asyncio.TimeoutError):
-            return ServerTimeout(f"{self.where}: no complete reply in {timeout:g} s")
-        sdk, http = import_optional(self.sdk), import_optional("httpx2")
-        if isinstance(error, sdk.APIStatusError):
-            return self.error_of_reply(error.status_code, error.body, error.response.headers)
-        if isinstance(error, (sdk.APITimeoutError, http.TimeoutException)):
-            return ServerTimeout(f"{self.where}: the connection stalled")
-        for cause in (error, error.__cause__):  # Some versions of the SDKs wrap these errors.
-            if isinstance(cause, ModelError):
-                return cause
-            if isinstance(cause, http.TooManyRedirects):
-                return UnknownModel(f"{self.where}: its redirects lead in a circle; set base_url")
-            if isinstance(cause, http.DecodingError):
-                return BadReply(f"{self.where}: the compressed body is damaged ({cause})")
-        if isinstance(error, (sdk.APIConnectionError, http.TransportError)):
-            kind = type(error.__cause__ or error).__name__
-            return ServerGone(f"{self.where}: no connection, or one that was cut ({kind})")
+        """Our error for one of the HTTP library; any other one as it is."""
+        http = import_optional("httpx2")
+        cut = f"no connection, or one that was cut ({type(error).__name__})"
+        kinds: tuple[tuple[type[Exception], type[ModelError], str], ...] = (
+            (asyncio.TimeoutError, ServerTimeout, f"no complete reply in {timeout:g} s"),
+            (http.TimeoutException, ServerTimeout, "the connection stalled"),
+            (http.DecodingError, BadReply, f"the compressed body is damaged ({error})"),
+            (http.SSEError, BadReply, "the reply is not a stream of events"),
+            (http.TransportError, ServerGone, cut),
+        )
+        for kind, translation, what in kinds:
+            if isinstance(error, kind):
+                return translation(f"{self.where}: {what}")
         return error
 
     def error_of_reply(self, status: int, body: Any, headers: Mapping[str, str]) -> ModelError:
@@ -356,8 +312,8 @@ class Transport:
         return self._not_served(error) if isinstance(error, UnknownModel) else error
 
     def _not_served(self, error: ModelError) -> UnknownModel:
-        """What was requested, what came, and what to set. A page of HTML must not push out the
-        last."""
+        """What was requested, what came, and what to set, which a page of HTML must not push
+        out."""
         usual = "" if self.path.startswith("/v1") else " (most end in /v1)"
         return UnknownModel(
             f"POST {self._address_without_query}{self.path} for {str(error)[:160]}; set base_url "
@@ -365,10 +321,10 @@ class Transport:
         )
 
     @property
-    def _address_without_query(self) -> str:
+    def _root(self) -> str:
         parts = urlsplit(self.address)
-        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+        return f"{parts.scheme}://{parts.netloc}"
 
-
-def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    @property
+    def _address_without_query(self) -> str:
+        return f"{self._root}{urlsplit(self.address).path}"

@@ -78,27 +78,31 @@ def without_none(value: Any) -> Any:
 
 
 def tool_calls(
-    parts: Iterable[tuple[Any, Any, Any]], messages: Sequence[Message]
+    calls: Iterable[Mapping[str, Any]], messages: Sequence[Message]
 ) -> tuple[FunctionCall, ...]:
-    """The calls of a reply to `messages`, from the id, the name and the arguments of each. An
-    absent id becomes `call_<number>` by the number of the call in the transcript."""
-    calls = []
+    """The calls of a reply to `messages` from the objects of any API: name and arguments (`input`
+    at Anthropic) stand in the object, or in its `function`. An absent id becomes `call_<number>` by
+    the number of the call in the transcript."""
+    read = []
     first = 1 + sum(len(message.get("tool_calls") or ()) for message in messages)
-    for number, (identifier, name, arguments) in enumerate(parts, start=first):
+    for number, call in enumerate(calls, start=first):
+        identifier = call.get("call_id") or call.get("id") or f"call_{number}"
+        function = call.get("function", call)
+        arguments = function.get("arguments", function.get("input"))
         if isinstance(arguments, (dict, list)):  # Some servers send the object, not its text.
             arguments = json.dumps(arguments, ensure_ascii=False)
-        identifier = str(identifier or f"call_{number}")
-        calls.append(FunctionCall(identifier, tool_name(str(name or "")), str(arguments or "")))
-    return tuple(calls)
+        name = tool_name(str(function.get("name") or ""))
+        read.append(FunctionCall(str(identifier), name, str(arguments or "")))
+    return tuple(read)
 
 
 class Content(NamedTuple):
-    """What the content of a reply has: its text, its reasoning, the id, name and arguments of each
-    call, and, if there is reasoning, the `parts` that are sent back: all but the calls."""
+    """What the content of a reply has: its text, its reasoning, its calls (for `tool_calls`), and,
+    if there is reasoning, the `parts` that are sent back: all but the calls."""
 
     text: str
     reasoning: str = ""
-    calls: Sequence[tuple[Any, Any, Any]] = ()
+    calls: Sequence[Mapping[str, Any]] = ()
     parts: Sequence[Any] = ()
 
 
@@ -110,7 +114,7 @@ def read_content(content: Any, where: str) -> Content:
     for part in _listed(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in _CALL_PARTS:
-            calls.append(_call(part))
+            calls.append(part)
             continue
         parts.append(part)
         if kind in _THINKING_PARTS:
@@ -140,12 +144,6 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _call(part: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    function = part["function"] if isinstance(part.get("function"), Mapping) else part
-    arguments = function.get("arguments", function.get("input"))
-    return part.get("id") or part.get("call_id"), function.get("name"), arguments
-
-
 def _described(part: Any) -> str:
     if isinstance(part, Mapping) and "type" in part:
         return f"a part of the type {str(part['type'])[:40]!r}"
@@ -164,26 +162,27 @@ def count(usage: Any, *path: str) -> Any:
     return usage
 
 
-def usage_of_damaged(content: str) -> dict[str, Any]:
-    """What is known of a damaged body: its `usage`, None if that cannot be read. Empty if the body
-    does not begin as an object, so that no model has sent it."""
-    if not content.lstrip("\ufeff \t\r\n").startswith("{"):
-        return {}
-    places = list(_USAGE.finditer(content))
-    try:
-        return {"usage": decode_json_at(content, places[-1].end())[0]}
-    except (ValueError, IndexError):
-        return {"usage": None}
+def read_body(content: bytes, reply: dict[str, Any], what: str, hide: Callable[[str], str]) -> None:
+    """Fill `reply` with the JSON object that is a reply's body.
 
-
-def read_json_object(content: str, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
-    """A reply's body as an object; else `BadReply`, which quotes the beginning of the body after
-    `hide` has removed a key from it."""
-    value = try_json(content)
-    if not isinstance(value, dict):
-        beginning = hide(content)[:80]
-        raise BadReply(f"{what} answered with something that is not a JSON object: {beginning!r}")
-    return value
+    `BadReply` for another body, which it quotes the beginning of after `hide` has removed a key
+    from it. The reply then has the `usage` that stands in the damaged object, or None if that
+    cannot be read, and nothing if the body does not begin as an object, so that no model has sent
+    it.
+    """
+    text = content.decode("utf-8-sig", "replace")
+    value = try_json(text)
+    if isinstance(value, dict):
+        reply.update(value)
+        return
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        try:
+            *_, last = _USAGE.finditer(text)
+            reply["usage"] = decode_json_at(text, last.end())[0]
+        except ValueError:
+            reply["usage"] = None
+    beginning = hide(text)[:80]
+    raise BadReply(f"{what} answered with something that is not a JSON object: {beginning!r}")
 
 
 def tokens(logprobs: Mapping[str, Any] | None) -> Iterator[Token]:
@@ -192,7 +191,8 @@ def tokens(logprobs: Mapping[str, Any] | None) -> Iterator[Token]:
     (text completions of OpenAI and vLLM)."""
     listed = logprobs or {}
     for entry in listed.get("content") or ():
-        top = {other["token"]: float(other["logprob"]) for other in entry.get("top_logprobs") or ()}
+        likeliest = entry.get("top_logprobs") or ()
+        top = {token["token"]: float(token["logprob"]) for token in likeliest}
         yield Token(str(entry["token"]), entry.get("logprob"), top)
     lists = (listed.get(name) or () for name in ("tokens", "token_logprobs", "top_logprobs"))
     for text, logprob, likeliest in zip_longest(*lists):

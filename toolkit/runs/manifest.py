@@ -43,7 +43,7 @@ PACKAGES = (
     "peft",
     "pyterrier-t5",
     "vllm",
-    "openai",
+    "httpx2",
 )
 
 

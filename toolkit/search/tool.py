@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
 from soundingline.toolkit.json_text import has_surrogates
+from soundingline.toolkit.llm.messages import tool_spec
 from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
@@ -135,16 +136,8 @@ class ToolSpec:
     def schema(self) -> dict[str, Any]:
         """The tool in the function-calling form that model APIs share. The schema is strict: every
         argument is required (optional ones are nullable) and no other is allowed."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": {
-                "type": "object",
-                "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
-                "required": [parameter.name for parameter in self.parameters],
-                "additionalProperties": False,
-            },
-        }
+        properties = {parameter.name: parameter.schema() for parameter in self.parameters}
+        return tool_spec(self.name, self.description, properties)
 
     def check(self, arguments: Any) -> dict[str, Any]:
         """The arguments as the tool takes them; `ToolError` for the first that is not valid."""

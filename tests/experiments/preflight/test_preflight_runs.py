@@ -82,7 +82,7 @@ def test_a_fault_ends_the_run_before_the_first_question(entry, capsys, peer):
     # What is to be done changes the run, which the folder without a question takes.
     assert entry(*run, "llm.calls=schema") == 0
     assert manifest("runs/r")["preflight"]["findings"] == []
-    assert [start["preflight_calls"] for start in starts("runs/r")] == [3, 3]
+    assert [start["preflight_calls"] for start in starts("runs/r")] == [3, 4]
     assert len(RunFolder("runs/r").statuses()) == 6
     # With a question, it does not.
     assert entry(*run) == 2 and "made with another" in told(capsys)

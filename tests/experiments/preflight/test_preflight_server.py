@@ -67,7 +67,25 @@ REASONING = {"settings": SamplingParams(reasoning_effort="high")}
 CAPPED = {"price": PRICE}
 # By the fault: the rule of the server, arguments of the client, those of the check, whether it is a
 # fault or a note, a part of the message, and a part of what to do.
+SCHEMA = {"calls": "schema"}
+UNCONSTRAINED = ("fault", "m does not constrain replies by a JSON schema", "llm.calls=native")
 FAULTS = {
+    "a schema that is ignored": (
+        *(lambda r: Say(text="Hello! How can I help you today?"), SCHEMA, {}, *UNCONSTRAINED),
+    ),
+    "a schema that is any JSON object": (
+        *(lambda r: Say(text='{"greeting": "hello"}'), SCHEMA, {}, *UNCONSTRAINED),
+    ),
+    "a schema that the model follows as it likes": (
+        *(lambda r: Say(text='{"action": {"note": {"word": "hello"}}}'), SCHEMA, {}),
+        *UNCONSTRAINED,
+    ),
+    "a schema that is refused": (
+        *(lambda r: Fail(422, "extra fields not permitted"), SCHEMA, {}, *UNCONSTRAINED),
+    ),
+    "a schema that is ignored without tools": (
+        *(lambda r: Say(text="Hello!"), SCHEMA, {"tools": False}, *UNCONSTRAINED),
+    ),
     "a call that arrives as text": (
         *(changed(as_text, plain), {}, {}, "fault"),
         *("arrived as text", "llm.calls=schema, which works here"),
@@ -197,6 +215,14 @@ def test_each_fault_is_named_with_what_to_do(peer, fault):
     assert [each.level for each in expected] == [level], found
     assert do in expected[0].do and "\n" not in expected[0].message
     assert len(peer.requests) <= 8
+
+
+def test_the_word_that_a_schema_demands_is_not_in_the_prompt_and_a_cut_reply_shows_nothing(peer):
+    peer.script.append(Say(text="Let me think", finish="length"))
+    assert checked(client(peer, **SCHEMA)) == []
+    first = peer.requests[0].body
+    assert "cormorant" in json.dumps(first["response_format"])
+    assert "cormorant" not in json.dumps(first["messages"])
 
 
 def test_the_window_that_the_server_reports_is_compared_with_the_one_that_is_set(peer):

@@ -1,19 +1,14 @@
 """One fake server for the tests of clients."""
 
 import pytest
-from llm_clients import ADAPTERS, address, using
 from support.llm_server import running_peer
 
 from soundingline.toolkit.llm import transport
-from soundingline.toolkit.llm.messages import user
 
 
 @pytest.fixture(scope="session")
 def server():
     with running_peer() as running:
-        for adapter in ADAPTERS.values():  # The first request of an SDK imports for a second.
-            model = adapter(model="m", base_url=address(running, adapter))
-            using(model, lambda it: it.respond([user("?")]))
         yield running
 
 

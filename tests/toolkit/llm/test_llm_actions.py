@@ -9,7 +9,7 @@ import pytest
 from llm_clients import SEARCH, ask, client
 from support.agents import bound
 from support.benchmarks import WordBackend, store_of
-from support.llm_server import Fail, Raw, Say, Stall
+from support.llm_server import Say
 
 from soundingline.agents.base import Budget
 from soundingline.agents.prompt import load_prompt
@@ -241,67 +241,6 @@ def test_the_labels_of_an_answer_are_those_of_the_prompts_format():
     assert load_prompt("search_r1").answer_labels == ()
 
 
-# The probe.
-
-
-def constrained(request):
-    """What a server that constrains its replies must say."""
-    schema = request.body["response_format"]["json_schema"]["schema"]
-    (branch,) = schema["properties"]["action"]["anyOf"]
-    ((name, arguments),) = branch["properties"].items()
-    ((field, values),) = arguments["properties"].items()
-    return Say(act({name: {field: values["enum"][0]}}))
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        Say("Hello! How can I help you today?"),
-        Say('{"greeting": "hello"}'),  # only a JSON object, whatever its schema
-        Say(act({"note": {"word": "hello"}})),
-        Fail(400, "This response_format type is unavailable now"),
-        Fail(422, "extra fields not permitted"),
-    ],
-)
-def test_a_server_that_ignores_the_schema_is_refused_in_one_line_before_the_first_question(
-    peer, model, step
-):
-    peer.models = ["m"]
-    peer.script.append(step)
-    with pytest.raises(InputError) as raised:
-        model.reach()
-    line = str(raised.value)
-    assert "does not constrain replies by a JSON schema" in line and "llm.calls=native" in line
-    assert "\n" not in line
-    # The word is not in what the model is shown.
-    assert [each["content"] for each in peer.requests[-1].body["messages"]] == ["Say hello."]
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        constrained,
-        Say("Let me think", finish="length"),
-        Fail(503),
-        Fail(429),
-        Raw("odd"),
-        Stall(0.2),
-    ],
-)
-def test_a_server_that_constrains_or_is_only_in_trouble_is_not_refused(peer, step):
-    peer.models = ["m"]
-    peer.script.append(step)
-    timeout = SamplingParams(timeout=0.1 if isinstance(step, Stall) else 10.0)
-    client(peer, OpenAIChat, calls="schema", settings=timeout).reach()
-    assert len(peer.requests) == 1
-    words = ({"word": "cormorant"}, {"word": "hello"}, {}, {"word": "cormorant", "more": 1})
-    accepted = [accepts(sent_schema(peer), {"note": arguments}) for arguments in words]
-    assert accepted == [True, False, False, False]
-
-
-def test_calls_have_three_values_and_only_a_schema_is_probed(peer):
+def test_calls_have_three_values(peer):
     with pytest.raises(InputError, match=r"llm\.calls is 'json'. valid: native, schema, text"):
         client(peer, OpenAIChat, calls="json")
-    peer.models = ["m"]
-    client(peer, OpenAIChat, calls="text").reach()
-    assert peer.requests == []

@@ -23,7 +23,7 @@ import pytest
 from llm_clients import ADAPTERS, SEARCH, ChatFromThreads, client, count_sockets, using
 from support.assertions import refused
 from support.commands import forked
-from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body, running_peer
+from support.llm_server import RENDER, Cut, Fail, Raw, Say, Stall, messages_body
 from support.needs import cases
 
 from soundingline.pipelines.prompting import CachedLLM
@@ -95,7 +95,7 @@ def test_a_reply_comes_back_with_its_usage_and_its_model(peer, make_any):
     assert (turn.text, turn.tool_calls, turn.finish_reason) == ("Ada Lovelace.", (), "stop")
     counts = turn.usage.input, turn.usage.cached, turn.usage.reasoning, turn.usage.output
     assert counts == (100, 80, 5, 20)
-    assert (turn.model, turn.attempts) == ("m-served", 1)
+    assert turn.model == "m-served" and len(peer.requests) == 1
 
 
 def test_tokens_written_to_a_cache_come_back_by_lifetime(peer, make):
@@ -254,7 +254,7 @@ def test_settings_reach_the_server_and_unset_ones_do_not(peer, make_any):
 
 def test_a_seed_and_log_probabilities_are_sent_or_refused_and_never_dropped(peer, make):
     model = make()
-    for settings, refusal in (({"seed": 7}, "has none"), ({"logprobs": 1}, "gives none")):
+    for settings, refusal in (({"seed": 7}, "a seed"), ({"logprobs": 1}, "log-probabilities")):
         if isinstance(model, (OpenAIChat, OpenAICompletions)):
             ask(model, **settings)
             assert set(settings) <= set(peer.requests[-1].body)
@@ -305,7 +305,7 @@ def test_what_cannot_succeed_is_not_sent_again(peer, make_any, status, message, 
     peer.script.append(Fail(status, message, kind))
     raised = wrong(make_any(), error)
     assert message in str(raised) and str(status) in str(raised)
-    assert (len(peer.requests), raised.attempts) == (1, 1)
+    assert len(peer.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -322,12 +322,11 @@ def test_what_cannot_succeed_is_not_sent_again(peer, make_any, status, message, 
 )
 def test_what_may_pass_is_sent_again_and_then_raised(peer, make_any, step, error):
     peer.script.extend([step, step, Say(text="at last")])
-    turn = ask(make_any())
-    assert (turn.text, turn.attempts) == ("at last", 3)
+    assert ask(make_any()).text == "at last" and len(peer.requests) == 3
     peer.default = step
     peer.requests.clear()
-    raised = wrong(make_any(attempts=4), error)
-    assert (len(peer.requests), raised.attempts) == (4, 4)
+    wrong(make_any(attempts=4), error)
+    assert len(peer.requests) == 4
 
 
 def rendered(request, mark=""):
@@ -346,59 +345,43 @@ def test_a_body_with_a_byte_order_mark_is_read(peer, adapter):
 
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_body_that_cannot_be_decompressed_is_sent_for_again(peer, make_any, status):
-    broken = Fail(status, raw="no gzip", headers={"content-encoding": "gzip"})
+    headers = {"content-encoding": "gzip", "content-type": "text/event-stream"}
+    broken = Fail(status, raw="no gzip", headers=headers)
     peer.script.extend([broken, Say(text="at last")])
-    turn = ask(make_any())
-    assert (turn.text, turn.attempts) == ("at last", 2)
+    assert ask(make_any()).text == "at last" and len(peer.requests) == 2
     peer.default = broken
     assert "compressed body is damaged" in str(wrong(make_any(attempts=2), errors.BadReply))
 
 
 @pytest.mark.parametrize("status", [302, 307])
-def test_a_prompt_does_not_follow_a_redirection_to_another_server(peer, make_any, status):
-    with running_peer() as other:
-        location = f"http://127.0.0.1:{other.port}/v1/elsewhere"
-        peer.default = Fail(status, raw="", headers={"location": location})
-        raised = wrong(make_any(), errors.UnknownModel)
-        assert other.requests == [] and len(peer.requests) == 1
-    assert f"redirects to http://127.0.0.1:{other.port}" in str(raised)
-    assert "base_url" in str(raised) and raised.stops_run
-
-
-def test_a_redirection_within_the_server_is_followed_and_a_circle_is_one_line(peer, make_any):
-    def moved(request):
-        return Fail(307, raw="", headers={"location": f"{request.path}?again"})
-
-    peer.script.extend([moved, rendered])
-    assert ask(make_any()).text == "Ada."
-    assert peer.requests[0].body == peer.requests[1].body
-    peer.requests.clear()
-    peer.default = moved
-    assert "redirects lead in a circle" in str(wrong(make_any(), errors.UnknownModel))
-    assert len(peer.requests) == 21  # httpx2 gives up after 20
+def test_a_prompt_does_not_follow_a_redirection(peer, make_any, status):
+    location = "https://elsewhere.invalid/v2/chat?key=1"
+    peer.default = Fail(status, raw="", headers={"location": location})
+    raised = wrong(make_any(), errors.UnknownModel)
+    assert len(peer.requests) == 1 and raised.stops_run
+    assert "redirects to https://elsewhere.invalid/v2/chat, and" in str(raised)
+    assert "base_url" in str(raised)
 
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", "null", "{}", '{"choices": [{}]}'])
 def test_a_reply_out_of_protocol_is_a_bad_reply(peer, make_any, body):
     peer.default = Raw(body)
-    with pytest.raises((errors.BadReply, errors.ServerGone)):
-        ask(make_any(attempts=2))
+    wrong(make_any(attempts=2), errors.BadReply)
     assert len(peer.requests) == 2
 
 
 def test_a_stalled_server_is_given_up_after_the_timeout(peer, make_any):
     peer.script.extend([Stall(60), Say(text="awake")])
     began = time.monotonic()
-    turn = ask(make_any(), timeout=0.3)
-    assert (turn.text, turn.attempts) == ("awake", 2)
+    assert ask(make_any(), timeout=0.3).text == "awake" and len(peer.requests) == 2
     peer.script.append(Stall(60))
     wrong(make_any(attempts=1), errors.ServerTimeout, timeout=0.1)
     assert time.monotonic() - began < 20
 
 
-def test_a_server_that_is_not_there_is_gone(make):
-    raised = wrong(make(base_url="http://127.0.0.1:9", attempts=2), errors.ServerGone)
-    assert raised.attempts == 2
+def test_a_server_that_is_not_there_is_gone(make, waits):
+    wrong(make(base_url="http://127.0.0.1:9", attempts=2), errors.ServerGone)
+    assert len(waits) == 1
 
 
 def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypatch):
@@ -415,49 +398,35 @@ def test_any_server_that_takes_a_connection_can_be_reached(peer, make, monkeypat
 
 
 NO_SUCH = '{"error": {"message": "m is not a valid model ID", "code": 400}}'
-NO_MESSAGES = '{"error": {"message": "Input must have at least 1 token.", "code": 400}}'
 UNEXPECTED = '{"error": "Unexpected endpoint or method. (POST /chat/completions)"}'
 
 
 @pytest.mark.parametrize(
-    ("models", "step", "came"),
+    ("step", "came"),
     [
-        (["m"], Fail(400), None),
-        (["models/m"], Fail(400), None),
-        (["n"], Fail(400, raw=NO_MESSAGES), ""),
-        (["n"], Fail(401), ""),
-        (["n"], Raw('{"choices": []}'), ""),
-        (["n"], Fail(400, raw=NO_SUCH), "HTTP 400, m is not a valid model ID"),
-        (["n"], Fail(404, raw="404 page not found"), "HTTP 404, 404 page not found"),
-        (["n"], Fail(405, raw='{"detail": "Method Not Allowed"}'), "HTTP 405, Method Not Allowed"),
-        (["n"], Raw(UNEXPECTED), "HTTP 200, Unexpected endpoint or method."),
-        (["n"], Raw("<html>Chat</html>", "text/html"), "not a JSON object: '<html>Chat</html>'"),
+        (Fail(400, raw=NO_SUCH), "HTTP 400, m is not a valid model ID"),
+        (Fail(404, raw="404 page not found"), "HTTP 404, 404 page not found"),
+        (Fail(405, raw='{"detail": "Method Not Allowed"}'), "HTTP 405, Method Not Allowed"),
     ],
-    ids=[
-        *("listed", "Gemini's name", "another name for it", "another error", "an odd reply"),
-        *("no such model", "no such path", "no such method", "LM Studio's path", "a web page"),
-    ],
+    ids=["no such model", "no such path", "no such method"],
 )
-def test_a_model_or_path_that_is_not_there_is_named_before_the_first_question(
-    peer, make, models, step, came, monkeypatch
+def test_a_model_or_path_that_is_not_there_is_named_with_what_to_set(
+    peer, make, step, came, monkeypatch
 ):
     monkeypatch.setenv("PEER_KEY", KEY)
-    peer.models = models
     peer.script.append(step)
     model = make(key_env="PEER_KEY")
-    if not came:
-        model.reach()
-    else:
-        with pytest.raises(errors.UnknownModel) as raised:
-            model.reach()
-        line = str(raised.value)
-        assert line.startswith(f"POST {model.address}{model.path} for m at ") and came in line
-        assert f"set base_url to the address before {model.path}" in line
-        assert line.endswith("or model to a model of that server") and KEY not in line
-    # Nothing is sent where the model is listed, and nothing that can be billed elsewhere.
-    sent = [] if came is None else [{"model": "m", "messages": [], "max_tokens": 1}]
-    assert [request.body for request in peer.requests] == sent
-    assert all(KEY in json.dumps(dict(request.headers)) for request in peer.requests)
+    line = str(wrong(model, errors.UnknownModel))
+    assert line.startswith(f"POST {model.address}{model.path} for m at ") and came in line
+    assert f"set base_url to the address before {model.path}" in line
+    assert line.endswith("or model to a model of that server") and KEY not in line
+    assert len(peer.requests) == 1
+
+
+def test_a_path_that_a_server_answers_with_status_200_is_named_too(peer, make_openai):
+    peer.script.append(Raw(UNEXPECTED))  # LM Studio's
+    line = str(wrong(make_openai(), errors.UnknownModel))
+    assert "HTTP 200, Unexpected endpoint or method." in line and "set base_url" in line
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/completions/", "/responses", "/messages"])
@@ -506,7 +475,8 @@ def test_a_quota_of_a_minute_is_waited_for(peer, make_any, headers, details, wai
     error = {"code": 429, "message": QUOTA, "status": "RESOURCE_EXHAUSTED", "details": details}
     failed = Fail(429, raw=json.dumps([{"error": error}]), headers=headers)
     peer.script.append(failed)
-    assert ask(make_any()).attempts == 2
+    ask(make_any())
+    assert len(peer.requests) == 2
     peer.default = failed
     raised = wrong(make_any(attempts=1), errors.RateLimited)
     assert raised.retry_after == wait and not raised.stops_run
@@ -555,8 +525,7 @@ def test_waiting_for_a_place_is_no_part_of_an_attempts_time(peer, make):
         asked = (it.respond(QUESTION, (), SamplingParams(timeout=0.6)) for _ in range(6))
         return await asyncio.gather(*asked)
 
-    turns = using(make(concurrency=1, attempts=1), queue)
-    assert [turn.attempts for turn in turns] == [1] * 6
+    assert len(using(make(concurrency=1, attempts=1), queue)) == len(peer.requests) == 6
 
 
 def test_a_cancelled_request_frees_its_place(peer, make):
@@ -697,13 +666,12 @@ def test_addresses_and_keys_of_other_variables_change_nothing(peer, make_any, mo
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.setenv(name, KEY)
     assert ask(make_any()).text == "done"
-    assert KEY not in str(peer.requests[0].headers)
+    assert not {"authorization", "x-api-key"} & set(map(str.lower, peer.requests[0].headers))
 
 
-def test_a_missing_sdk_is_named_with_the_way_to_install_it(make, monkeypatch):
-    model = make()
-    monkeypatch.setitem(sys.modules, model.sdk, None)
-    refused(r"\.\[llm\]", model.ready)
+def test_a_missing_http_library_is_named_with_the_way_to_install_it(make, monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    refused(r"httpx2 is not installed.*\.\[llm\]", make().ready)
 
 
 def test_a_section_of_a_prompt_is_on_lines_of_its_own():
@@ -867,7 +835,7 @@ def test_a_reply_after_useless_ones_is_one_call_that_cost_them_all(peer, adapter
     peer.script.extend([raw(CHAT_USAGE, choices=[]), Fail(500), whole(adapter)])
     ledger = Ledger(question_cap=2.5)
     turn = ask_metered(peer, adapter, ledger)
-    assert (turn.text, turn.attempts) == ("yes", 3)
+    assert turn.text == "yes" and len(peer.requests) == 3
     assert counts(ledger) == (1, 2, 0, 2.0)
 
 
@@ -919,7 +887,7 @@ def test_attempts_that_brought_no_reply_have_no_price_and_no_cap_stops_them(peer
     peer.script.extend([step, step])
     peer.default = whole(adapter)
     ledger = Ledger(cap=1.5)
-    assert ask_metered(peer, adapter, ledger).attempts == 3
+    assert ask_metered(peer, adapter, ledger).text == "yes"
     assert counts(ledger) == (1, 2, 0, 1.0) and ledger.total.unpriced == 0
 
 
@@ -945,7 +913,7 @@ class Layer:
 
     async def respond(self, messages, tools=(), settings=None):
         turn = await self._model.respond(messages, tools, settings)
-        return Turn(text=turn.text.upper(), usage=turn.usage, attempts=turn.attempts)
+        return Turn(text=turn.text.upper(), usage=turn.usage)
 
 
 def test_attempts_below_a_layer_of_somebody_elses_are_entered_and_its_own_reply_is_stored(peer):
@@ -1120,7 +1088,8 @@ def test_one_request_is_prepared_in_a_round_of_the_loop():
     class Immediate(OpenAIChat):
         async def _send(self, client, body, timeout, reply, arrived):
             prepared_in.append(rounds)
-            arrived(b'{"choices": [{"message": {"content": "yes"}}]}')
+            reply["choices"] = [{"message": {"content": "yes"}}]
+            arrived()
 
     async def main():
         nonlocal rounds

@@ -37,6 +37,7 @@ from soundingline.toolkit.llm.blocking import BlockingModel
 from soundingline.toolkit.llm.client import LanguageModel
 from soundingline.toolkit.llm.local_servers import (
     LlamaCppServer,
+    LocalServer,
     Servers,
     VllmServer,
     _stop,
@@ -53,8 +54,24 @@ FAKE = Path(__file__).with_name("fake_server.py")
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def fake(how="serve"):
-    return lambda port: [sys.executable, str(FAKE), "--port", str(port), "--how", how]
+@dataclass(frozen=True, kw_only=True)
+class FakeServer(LocalServer):
+    """A server that takes no model."""
+
+    program: str = sys.executable
+    how: str = "serve"
+    name = "fake server"
+    key_variable = "FAKE_KEY"
+    installed_by = "vllm"
+
+    def check(self, model):
+        """All is well."""
+
+    def weights_fingerprint(self, model, hashed):
+        return ""
+
+    def command(self, model, port):
+        return [self.program, str(FAKE), "--port", str(port), "--how", self.how]
 
 
 class Place:
@@ -106,9 +123,9 @@ def any_place(request, place, monkeypatch):
     return place
 
 
-def serve(place, how="serve", **more):
-    arguments = {"log": place.log, "environment": place.environment, "grace": 5.0, **more}
-    return serving(fake(how), **arguments)
+def serve(place, how="serve", grace=5.0, **arguments):
+    server = FakeServer(how=how, environment=place.environment, **arguments)
+    return serving(server, "m", log=place.log, grace=grace)
 
 
 @pytest.mark.slow
@@ -159,8 +176,9 @@ def test_one_that_is_never_healthy_is_ended_and_reported(place):
 
 
 def test_a_program_that_is_not_installed_is_reported_with_what_to_do(tmp_path):
-    with pytest.raises(InputError, match=r"no-such-server.*llm\.base_url"):
-        serving(lambda port: ["no-such-server"], log=tmp_path / "log").__enter__()
+    server = FakeServer(program="no-such-server")
+    with pytest.raises(InputError, match=r"no-such-server.*\[vllm\].*llm\.base_url"):
+        serving(server, "m", log=tmp_path / "log").__enter__()
 
 
 def serve_until_ended(ready, place, end):
@@ -741,17 +759,17 @@ def test_a_mistyped_argument_of_a_model_is_refused(wrong):
     refused(next(iter(wrong)), make, OmegaConf.create(option))
 
 
-WITHOUT_SDK = """
+WITHOUT_HTTP = """
 import importlib, pkgutil, sys
-sys.modules.update(dict.fromkeys(("openai", "anthropic", "httpx2", "tenacity", "vllm")))
+sys.modules.update(dict.fromkeys(("httpx2", "vllm")))
 import soundingline.toolkit.llm
 for module in pkgutil.iter_modules(soundingline.toolkit.llm.__path__):
     importlib.import_module(f"soundingline.toolkit.llm.{module.name}")
 """
 
 
-def test_importing_needs_no_sdk():
-    command = [sys.executable, "-c", WITHOUT_SDK]
+def test_importing_needs_no_http_library():
+    command = [sys.executable, "-c", WITHOUT_HTTP]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
