@@ -19,12 +19,12 @@ import numpy.typing as npt
 from soundingline.toolkit.benchmarks.fictional.world import (
     BY_NAME,
     LEXICONS,
+    NUMBER,
+    RELATION,
     Attribute,
     Entity,
     EntityType,
-    Number,
     Random,
-    Relation,
     World,
     hash64,
     load_data,
@@ -398,7 +398,7 @@ class Articles:
         numbers = [
             self.world.index(self.world.target(entity, attribute))
             for attribute in BY_NAME[entity.kind].attributes
-            if isinstance(attribute, Relation)
+            if attribute.kind == RELATION
         ]
         numbers += self._mentions(index)
         return [number for number in dict.fromkeys(numbers) if number != index]
@@ -419,7 +419,7 @@ def document_number(name: str, size: int) -> int:
 
 def printed(attribute: Attribute, value: str) -> str:
     """The value of a fact as pages print it: counts with thousands separators, years without."""
-    return f"{int(value):,}" if isinstance(attribute, Number) else value
+    return f"{int(value):,}" if attribute.kind == NUMBER else value
 
 
 def stated_fact(world: World, entity: Entity, attribute: Attribute) -> StatedFact:
