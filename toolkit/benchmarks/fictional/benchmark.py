@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
-
-import numpy as np
 
 from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark, check_split
 from soundingline.toolkit.benchmarks.fictional.pages import Articles, docid, document_number
@@ -197,35 +194,6 @@ class FictionalWorld(Benchmark):
     @cached_property
     def _judged(self) -> frozenset[str]:  # type: ignore[override]
         return self._kept({})
-
-    def statistics(self, sample: int = 500) -> dict[str, float]:
-        """Counts and lengths of `sample` documents spread over the corpus (all, if it has fewer).
-
-        `words` are runs of letters and digits; `mean`, `median`, `p90`, `max` are of words a
-        document; `distinct` and `singletons` count the sample's different words and those that
-        occur once; `expected_words` scales the mean to the whole corpus.
-        """
-        check_int("sample", sample)
-        sample = min(sample, self.size)
-        counts: Counter[str] = Counter()
-        lengths = []
-        for turn in range(sample):
-            text = self._articles.document(turn * self.size // sample).text
-            words = re.findall(r"\w+", text.lower())
-            counts.update(words)
-            lengths.append(len(words))
-        return {
-            "documents": self.size,
-            "sample": sample,
-            "mean": float(np.mean(lengths)),
-            "median": float(np.median(lengths)),
-            "p90": float(np.percentile(lengths, 90)),
-            "max": max(lengths),
-            "words": sum(lengths),
-            "distinct": len(counts),
-            "singletons": sum(count == 1 for count in counts.values()),
-            "expected_words": round(float(np.mean(lengths)) * self.size),
-        }
 
     def facts(self, docid: str) -> list[Fact]:
         """All facts that a document states about its entity. Raises `KeyError` for an unknown
