@@ -28,7 +28,6 @@ from soundingline.toolkit.errors import FileName, InputError, check_int
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.tool import (
     Page,
-    Refusal,
     ToolError,
     ToolResult,
     ToolSpec,
@@ -72,7 +71,7 @@ class ToolOutput(NamedTuple):
     """
 
     text: str
-    page: Page | Refusal | None = None
+    page: Page | None = None
     search: CachedSearch | None = None
 
 
@@ -230,9 +229,8 @@ class SearchTool(ABC):
                 raise ToolError("unknown_tool", message)
             text, page, search = tool.serve(**tool.spec.check(arguments))
         except ToolError as failure:
-            text, page, search = str(failure), failure.refusal, None
-            error = failure.refusal.code
-        layer = {"layer": page.layer} if isinstance(page, Page) and page.layer else {}
+            text, page, search, error = str(failure), None, None, failure.code
+        layer = {"layer": page.layer} if page is not None and page.layer else {}
         call = RecordedCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
@@ -241,7 +239,7 @@ class SearchTool(ABC):
             seconds=self.clock() - started,
             tokens=self.tokens.count(text),
             ranking=search.unit_ids if search else (),
-            shown=tuple(page.shown) if isinstance(page, Page) else (),
+            shown=() if page is None else tuple(page.shown),
             notes={**(search.notes if search else {}), **layer},
         )
         return ToolResult(call, page)
@@ -254,7 +252,7 @@ class SearchTool(ABC):
                 self._calls.append(call)
             self.exposures.count(call.tokens)
             self.exposures.surface(parents(call.ranking))
-            if isinstance(page, Page):
+            if page is not None:
                 self.exposures.show(page.tier, map(parent, page.exposed), page.layer)
         return result
 

@@ -184,7 +184,7 @@ class ToolError(Exception):
     """
 
     def __init__(self, code: str, message: str, *, tool: str = "", field: str = "") -> None:
-        self.refusal = Refusal(code, tool, field)
+        self.code = code
         where = f"{tool and f' tool={tool}'}{field and f' field={field}'}"
         super().__init__(f"[error code={code}{where}] {message}")
 
@@ -302,20 +302,12 @@ class DocumentPage(Page):
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Code, tool and argument of a refused call, see `ToolError`."""
-
-    code: str
-    tool: str = ""
-    field: str = ""
-
-
-@dataclass(frozen=True)
 class ToolResult:
-    """The record of a tool call, and what its output shows, as values, which is not recorded."""
+    """The record of a tool call, and what its output shows, as values, which is not recorded; None
+    for an output without documents, such as that of a refused call."""
 
     call: RecordedCall
-    page: Page | Refusal | None = None
+    page: Page | None = None
 
     @property
     def text(self) -> str:
