@@ -252,6 +252,9 @@ class Episode:
     Args:
         topic, tool: the question, and the session of a tool that was opened for it.
         opening: the messages at the start; None: the question as a message of the user.
+        offers_tools: whether a language model is offered the tools of the session.
+        parse_answer: returns the parts of a final answer. None: the session does, and marks the
+            documents that the answer cites.
         clock: returns seconds from any fixed time.
         resources: what decides how `seconds` are counted (`Budget.clock`).
 
@@ -270,11 +273,14 @@ class Episode:
         tool: SearchTool,
         *,
         opening: Sequence[Mapping[str, Any]] | None = None,
+        offers_tools: bool = True,
+        parse_answer: Callable[[str], Answer] | None = None,
         clock: Clock = time.monotonic,
         resources: RunResources | None = None,
     ) -> None:
         self.topic = topic
         self.tool = tool
+        self._offers_tools, self._parse_answer = offers_tools, parse_answer or tool.answer
         messages = [{"role": "user", "content": topic.text}] if opening is None else opening
         self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
         self.answer = Answer()
@@ -331,7 +337,7 @@ class Episode:
 
     def specs(self) -> list[dict[str, Any]]:
         """The tools that a language model is offered, as `SearchTool.specs` gives them."""
-        return self.tool.specs()
+        return self.tool.specs() if self._offers_tools else []
 
     def call(self, name: str, arguments: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Call a tool. The messages record the call and the result. `reason` is the text of the
@@ -372,13 +378,9 @@ class Episode:
         self.status, self.reason = status, reason
 
     async def read_answer(self) -> None:
-        """Read the parts of the answer (`parsed_answer`). In a thread, because an answer may be
-        long and the clocks of other questions go on."""
-        self.answer = await asyncio.to_thread(self.parsed_answer, self._final)
-
-    def parsed_answer(self, text: str) -> Answer:
-        """The parts of a final answer; the session marks what it cites."""
-        return self.tool.answer(text)
+        """Read the parts of the answer. In a thread, because an answer may be long and the clocks
+        of other questions go on."""
+        self.answer = await asyncio.to_thread(self._parse_answer, self._final)
 
     def ended_by(self, error: Exception) -> Trajectory:
         """All that happened until `error` ended the question. The status is `out_of_money` if a cap

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 from soundingline.agents.base import Agent, Episode, search_tool_of
 from soundingline.agents.chat import ChatAgent
@@ -90,36 +90,22 @@ class ClosedBookAgent(ChatAgent):
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
         """See `Agent`: offers no tools."""
         tool.block(self.texts.sections["blocked"])
-        resolver = self.resources.resolver if self.texts.asks_for_list else None
-        opening = self.texts.opening(topic.text)
-        arguments = {"opening": opening, "clock": self.clock, "resources": self.resources}
-        return EpisodeWithoutTools(topic, tool, resolver=resolver, **arguments)
+        return Episode(
+            topic,
+            tool,
+            opening=self.texts.opening(topic.text),
+            offers_tools=False,
+            parse_answer=partial(self._parse_answer, tool),
+            clock=self.clock,
+            resources=self.resources,
+        )
 
-
-class EpisodeWithoutTools(Episode):
-    """A question whose model is offered no tools. The lines of a list in its answer are mapped to
-    documents by a resolver, if there is one; other arguments are those of `Episode`."""
-
-    def __init__(
-        self,
-        topic: Topic,
-        tool: SearchTool,
-        *,
-        resolver: Callable[[], Resolver] | None = None,
-        **arguments: Any,
-    ) -> None:
-        super().__init__(topic, tool, **arguments)
-        self._resolver = resolver
-
-    def specs(self) -> list[dict[str, Any]]:
-        return []
-
-    def parsed_answer(self, text: str) -> Answer:
-        answer = super().parsed_answer(text)
-        listed = list_part(text)
-        if not listed or self._resolver is None:
+    def _parse_answer(self, tool: SearchTool, text: str) -> Answer:
+        """The parts of an answer, with the documents that the lines of its list name."""
+        answer, listed, resolver = tool.answer(text), list_part(text), self.resources.resolver
+        if not (listed and resolver and self.texts.asks_for_list):
             return answer
-        return replace(answer, documents=resolve_listed_titles(listed, self._resolver()))
+        return replace(answer, documents=resolve_listed_titles(listed, resolver()))
 
 
 def resolve_listed_titles(listed: str, resolver: Resolver, most: int = 1000) -> Sequence[str]:

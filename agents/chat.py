@@ -228,7 +228,7 @@ class ChatAgent(Agent):
         if model is None:
             raise RuntimeError("the agent has no model: bind it to one")
         metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
-        conversation = Conversation(episode, self._wrap(metered), self)
+        conversation = Conversation(episode, metered, self)
         try:
             await self._converse(conversation)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
@@ -245,9 +245,11 @@ class ChatAgent(Agent):
             episode.usage = self.accounts.usage(qid) | resampled
             episode.warnings += conversation.warnings
 
-    def _wrap(self, model: ChatModel) -> ChatModel:
-        """The model as the conversation uses it."""
-        return model
+    def request(
+        self, messages: Sequence[Message], sampling: SamplingParams
+    ) -> tuple[Sequence[Message], SamplingParams]:
+        """What is sent to the model for these messages of a transcript: by default themselves."""
+        return messages, sampling
 
     async def _converse(self, conversation: Conversation) -> None:
         # The arguments of `ask_again` after a reply that was of no use.
@@ -489,11 +491,10 @@ class Conversation:
 
     async def _sample(self, messages: Sequence[Message], sampling: SamplingParams) -> Turn:
         """The model's reply to `messages`, sampled again as `ChatAgent.resample` says."""
+        sent, sampling = self._agent.request(messages, sampling)
         for left in range(self._agent.resample, -1, -1):
             try:
-                turn = await self.with_deadline(
-                    self._model.respond(messages, self._tools, sampling)
-                )
+                turn = await self.with_deadline(self._model.respond(sent, self._tools, sampling))
             except Truncated as cut:
                 if not left or cut.turn is None or not cut.turn.empty:
                     raise
