@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -21,7 +22,7 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, Runtime, check_int, check_number
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, user
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs.run_folder import RoundsFile
 from soundingline.toolkit.search.answers import ShownText
@@ -204,6 +205,8 @@ class Agent:
     """Whether the agent reads the collection's document frequencies, which need an index."""
     calls_tools: ClassVar[bool] = True
     """Whether the agent calls the tools of its session. If not, the run builds no pipeline."""
+    offers_tools: ClassVar[bool] = True
+    """Whether the agent offers a language model the tools of its session."""
 
     def bind(self, resources: RunResources) -> Agent:
         """A copy of this agent that works with `resources`. Raises `InputError` if the agent cannot
@@ -235,9 +238,24 @@ class Agent:
         return episode.trajectory()
 
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """The question before its first message. Override it to open with other messages than the
-        question itself, or to offer a model other tools."""
-        return Episode(topic, tool, clock=self.clock, resources=self.resources)
+        """The question before the agent works on it."""
+        return Episode(
+            topic,
+            tool,
+            opening=self.opening(topic, tool),
+            offers_tools=self.offers_tools,
+            parse_answer=partial(self.parse_answer, tool),
+            clock=self.clock,
+            resources=self.resources,
+        )
+
+    def opening(self, topic: Topic, tool: SearchTool) -> Sequence[Mapping[str, Any]]:
+        """The messages at the start: by default the question as a message of the user."""
+        return [user(topic.text)]
+
+    def parse_answer(self, tool: SearchTool, text: str) -> Answer:
+        """The parts of a final answer. By default the session reads them and marks what they cite."""
+        return tool.answer(text)
 
     async def work(self, episode: Episode) -> None:
         """Answer the question: call the tools of `episode`, and end with `episode.finish`. What is
@@ -252,9 +270,8 @@ class Episode:
     Args:
         topic, tool: the question, and the session of a tool that was opened for it.
         opening: the messages at the start; None: the question as a message of the user.
-        offers_tools: whether a language model is offered the tools of the session.
-        parse_answer: returns the parts of a final answer. None: the session does, and marks the
-            documents that the answer cites.
+        offers_tools: see `Agent`.
+        parse_answer: returns the parts of a final answer; None: as the session does.
         clock: returns seconds from any fixed time.
         resources: what decides how `seconds` are counted (`Budget.clock`).
 
@@ -281,7 +298,7 @@ class Episode:
         self.topic = topic
         self.tool = tool
         self._offers_tools, self._parse_answer = offers_tools, parse_answer or tool.answer
-        messages = [{"role": "user", "content": topic.text}] if opening is None else opening
+        messages = [user(topic.text)] if opening is None else opening
         self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
         self.answer = Answer()
         self._final = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from soundingline.agents.base import Agent, Episode, search_tool_of
 from soundingline.agents.chat import ChatAgent
@@ -80,28 +79,17 @@ class ClosedBookAgent(ChatAgent):
 
     name = "closed_book"
     calls_tools = False
+    offers_tools = False
 
     prompt: str = "closed_book"
 
-    def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the prompt must name no tool."""
-        self._check_names(())
-
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: offers no tools."""
+        """See `Agent`: refuses all calls."""
         tool.block(self.texts.sections["blocked"])
-        return Episode(
-            topic,
-            tool,
-            opening=self.texts.opening(topic.text),
-            offers_tools=False,
-            parse_answer=partial(self._parse_answer, tool),
-            clock=self.clock,
-            resources=self.resources,
-        )
+        return super().open(topic, tool)
 
-    def _parse_answer(self, tool: SearchTool, text: str) -> Answer:
-        """The parts of an answer, with the documents that the lines of its list name."""
+    def parse_answer(self, tool: SearchTool, text: str) -> Answer:
+        """See `Agent`: with the documents that the lines of the answer's list name."""
         answer, listed, resolver = tool.answer(text), list_part(text), self.resources.resolver
         if not (listed and resolver and self.texts.asks_for_list):
             return answer

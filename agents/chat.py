@@ -187,10 +187,8 @@ class ChatAgent(Agent):
         return hashes
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the session must have the tools and arguments that the prompt names."""
-        self._check_names(tool.specs())
-
-    def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
+        """See `Agent`: the model must be offered the tools and arguments that the prompt names."""
+        specs = tool.specs() if self.offers_tools else []
         missing = self.texts.missing_names(specs)
         if not missing:
             return
@@ -212,15 +210,14 @@ class ChatAgent(Agent):
         }
         return {name: fingerprint(words) for name, words in said.items() if words}
 
-    def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: opens with the prompt."""
-        opening = self.texts.opening(
+    def opening(self, topic: Topic, tool: SearchTool) -> list[dict[str, str]]:
+        """See `Agent`: the prompt."""
+        return self.texts.opening(
             topic.text,
-            specs=tool.specs(),
+            specs=tool.specs() if self.offers_tools else [],
             tools=tool.instructions() if self.texts.composes_tools else "",
             queries=about_queries(self.queries, tool.matching),
         )
-        return Episode(topic, tool, opening=opening, clock=self.clock, resources=self.resources)
 
     async def work(self, episode: Episode) -> None:
         """Answer one question. Any number of questions may run at once; tools run in threads."""

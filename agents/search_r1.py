@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from soundingline.agents.base import Episode, search_tool_of
+from soundingline.agents.base import search_tool_of
 from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
@@ -52,12 +52,13 @@ class SearchR1Agent(ChatAgent):
     """
 
     name = "search_r1"
+    offers_tools = False
 
     prompt: str = "search_r1"
 
     def check_tool(self, tool: SearchTool) -> None:
         """See `Agent`: the search must need a query alone, and the prompt must name no tool."""
-        self._check_names(())
+        super().check_tool(tool)
         name, argument = search_tool_of(tool)
         needed = tool.arguments(name, required=True)
         if needed != [argument]:
@@ -67,19 +68,11 @@ class SearchR1Agent(ChatAgent):
                 do="set tool=search_r1 or tool=top_k",
             )
 
-    def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: opens with the authors' prompt, and offers no tools."""
+    def opening(self, topic: Topic, tool: SearchTool) -> list[dict[str, str]]:
+        """See `Agent`: the authors' prompt, with a question mark."""
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
-        opening = self.texts.opening(question)
-        return Episode(
-            topic,
-            tool,
-            opening=opening,
-            offers_tools=False,
-            clock=self.clock,
-            resources=self.resources,
-        )
+        return super().opening(topic._replace(text=question), tool)
 
     def request(
         self, messages: Sequence[Message], sampling: SamplingParams
