@@ -254,7 +254,7 @@ class Agent:
         return [user(topic.text)]
 
     def parse_answer(self, tool: SearchTool, text: str) -> Answer:
-        """The parts of a final answer. By default the session reads them and marks what they cite."""
+        """The parts of a final answer: by default as the session reads it and marks what it cites."""
         return tool.answer(text)
 
     async def work(self, episode: Episode) -> None:

@@ -13,7 +13,6 @@ from soundingline.toolkit.search.tool import (
     Parameter,
     ResultsPage,
     ToolError,
-    ToolSpec,
     call_text,
     document_page,
     line_of,
@@ -103,20 +102,19 @@ class RankedBrowsing(SearchTool):
         return Parameter("reason", description, blank=True, words=self.reason_words, usage=usage)
 
     def tools(self) -> Iterable[Tool]:
-        search = ToolSpec(
+        yield Tool(
             "search",
             f"Rank the collection for a query. Shows the first {self.page} hits and keeps up "
             f"to {self.depth} under a search_id, which read_search_results pages through.",
             (self.reason, Parameter("query", "The search query.")),
+            self._search,
+            searches_by="query",
+            usage=f"Rank the collection for a query, and show the first {self.page} hits. The "
+            "ranking is kept under a search_id.",
         )
-        usage = (
-            f"Rank the collection for a query, and show the first {self.page} hits. The ranking is "
-            "kept under a search_id."
-        )
-        yield Tool(search, self._search, searches_by="query", usage=usage)
         offset = f"First rank to show (default {self.page + 1})."
         limit = f"Hits to show (default {self.browse_page})."
-        browse = ToolSpec(
+        yield Tool(
             _BROWSE,
             "Show more hits of an earlier search, without searching again.",
             (
@@ -125,9 +123,12 @@ class RankedBrowsing(SearchTool):
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 Parameter("limit", limit, bounds=(1, self.max_page)),
             ),
+            self._read_search_results,
+            usage="Show further hits of a ranking that you have, without searching again. Page "
+            "through a ranking that looks promising before you make another one.",
         )
         offset, limit = "First line to show (default 1).", f"Lines (default {self.read_limit})."
-        read = ToolSpec(
+        yield Tool(
             _READ,
             "Read a document by lines. The id of a passage shows its document, from the line where "
             "the passage starts unless offset is given.",
@@ -137,18 +138,12 @@ class RankedBrowsing(SearchTool):
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 Parameter("limit", limit, bounds=(1, self.max_lines)),
             ),
+            self._read_document,
+            reads_by="docid",
+            usage="Show the lines of one document. Excerpts are short and may mislead: open a "
+            "document before you rely on it. Read a moderate number of lines, and continue from "
+            "the line where the page ended if the document still matters.",
         )
-        usage = (
-            "Show further hits of a ranking that you have, without searching again. Page through a "
-            "ranking that looks promising before you make another one."
-        )
-        yield Tool(browse, self._read_search_results, usage=usage)
-        usage = (
-            "Show the lines of one document. Excerpts are short and may mislead: open a document "
-            "before you rely on it. Read a moderate number of lines, and continue from the line "
-            "where the page ended if the document still matters."
-        )
-        yield Tool(read, self._read_document, reads_by="docid", usage=usage)
 
     def _search(self, query: str, reason: str) -> ToolOutput:
         """The first hits of a new search. `reason` changes nothing."""

@@ -28,9 +28,9 @@ from soundingline.toolkit.errors import FileName, InputError, check_int
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.tool import (
     Page,
+    Parameter,
     ToolError,
     ToolResult,
-    ToolSpec,
     call_text,
     quoted,
     recordable,
@@ -75,22 +75,66 @@ class ToolOutput(NamedTuple):
     search: CachedSearch | None = None
 
 
-class Tool(NamedTuple):
-    """A tool of an interface. `serve` takes the checked arguments by name; `searches_by` names the
-    argument for the query of a tool that searches, and `reads_by` that for the id of a document or
-    unit of a tool that reads. `usage` is what a prompt says about the tool (`instructions`), by
-    default the description of its spec.
+@dataclass(frozen=True)
+class Tool:
+    """A tool of an interface.
+
+    Args:
+        name, description, parameters: as a model sees them.
+        serve: takes the checked arguments by name.
+        searches_by: the name of the argument for the query of a tool that searches.
+        reads_by: the name of the argument for the id of a document or unit of a tool that reads.
+        usage: what a prompt says about the tool (`instructions`), by default the description.
 
     Example:
-        >>> [each.spec.name for each in tool.tools()]
+        >>> [each.name for each in tool.tools()]
         ['search', 'read_search_results', 'read_document']
     """
 
-    spec: ToolSpec
+    name: str
+    description: str
+    parameters: Sequence[Parameter]
     serve: Callable[..., ToolOutput]
     searches_by: str = ""
     reads_by: str = ""
     usage: str = ""
+
+    def schema(self) -> dict[str, Any]:
+        """The tool in the function-calling form that model APIs share. The schema is strict: every
+        argument is required (optional ones are nullable) and no other is allowed."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "parameters": {
+                "type": "object",
+                "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
+                "required": [parameter.name for parameter in self.parameters],
+                "additionalProperties": False,
+            },
+        }
+
+    def check(self, arguments: Any) -> dict[str, Any]:
+        """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
+        known = [parameter.name for parameter in self.parameters]
+        names = ", ".join(known)
+        if not isinstance(arguments, Mapping):
+            raise ToolError(
+                "arguments_not_an_object",
+                f"arguments must be a JSON object; got {quoted(arguments)}. "
+                f"Call {self.name} again with {names}.",
+                tool=self.name,
+            )
+        for name in arguments:
+            if name not in known:
+                raise ToolError(
+                    "unknown_argument",
+                    f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",
+                    tool=self.name,
+                )
+        return {
+            parameter.name: parameter.check(arguments.get(parameter.name), self.name)
+            for parameter in self.parameters
+        }
 
 
 @dataclass(kw_only=True, eq=False)
@@ -153,7 +197,7 @@ class SearchTool(ABC):
         self._queries: list[str] = []
         self._calls: list[RecordedCall] = []
         self.begin()
-        self._tools = {tool.spec.name: tool for tool in self.tools()}
+        self._tools = {tool.name: tool for tool in self.tools()}
 
     def begin(self) -> None:  # noqa: B027 (most interfaces have no state of their own)
         """Called by `open`. A subclass creates its own state here."""
@@ -190,21 +234,21 @@ class SearchTool(ABC):
 
     def specs(self) -> list[dict[str, Any]]:
         """`[{"name", "description", "parameters"}]`, with parameters as strict JSON schemas."""
-        return [tool.spec.schema() for tool in self._opened_tools.values()]
+        return [tool.schema() for tool in self._opened_tools.values()]
 
     def arguments(self, name: str, *, required: bool = False) -> list[str]:
         """The names of a tool's arguments, or of those alone that a call must give; empty for an
         unknown tool."""
         tool = self._opened_tools.get(name)
-        parameters = tool.spec.parameters if tool else ()
+        parameters = tool.parameters if tool else ()
         return [each.name for each in parameters if not (required and each.is_optional)]
 
     def instructions(self) -> str:
         """What a prompt says about the tools: a line for each, and what its arguments add once for
         all tools that have them."""
         tools = self._opened_tools.values()
-        lines = [f"- {tool.spec.name}: {tool.usage or tool.spec.description}" for tool in tools]
-        arguments = [parameter.usage for tool in tools for parameter in tool.spec.parameters]
+        lines = [f"- {tool.name}: {tool.usage or tool.description}" for tool in tools]
+        arguments = [parameter.usage for tool in tools for parameter in tool.parameters]
         return "\n".join([*lines, *dict.fromkeys(filter(None, arguments))])
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -227,7 +271,7 @@ class SearchTool(ABC):
                 valid = ", ".join(tools)
                 message = f"there is no tool {quoted(name)}. Call one of: {valid}."
                 raise ToolError("unknown_tool", message)
-            text, page, search = tool.serve(**tool.spec.check(arguments))
+            text, page, search = tool.serve(**tool.check(arguments))
         except ToolError as failure:
             text, page, search, error = str(failure), None, None, failure.code
         layer = {"layer": page.layer} if page is not None and page.layer else {}

@@ -119,57 +119,6 @@ class Parameter:
         return value
 
 
-@dataclass(frozen=True)
-class ToolSpec:
-    """The name, description and parameters of a tool, as a model sees them.
-
-    Example:
-        >>> ToolSpec("find", "Search the collection.", (Parameter("query", "What to find."),)).name
-        'find'
-    """
-
-    name: str
-    description: str
-    parameters: tuple[Parameter, ...]
-
-    def schema(self) -> dict[str, Any]:
-        """The tool in the function-calling form that model APIs share. The schema is strict: every
-        argument is required (optional ones are nullable) and no other is allowed."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": {
-                "type": "object",
-                "properties": {parameter.name: parameter.schema() for parameter in self.parameters},
-                "required": [parameter.name for parameter in self.parameters],
-                "additionalProperties": False,
-            },
-        }
-
-    def check(self, arguments: Any) -> dict[str, Any]:
-        """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
-        known = [parameter.name for parameter in self.parameters]
-        names = ", ".join(known)
-        if not isinstance(arguments, Mapping):
-            raise ToolError(
-                "arguments_not_an_object",
-                f"arguments must be a JSON object; got {quoted(arguments)}. "
-                f"Call {self.name} again with {names}.",
-                tool=self.name,
-            )
-        for name in arguments:
-            if name not in known:
-                raise ToolError(
-                    "unknown_argument",
-                    f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",
-                    tool=self.name,
-                )
-        return {
-            parameter.name: parameter.check(arguments.get(parameter.name), self.name)
-            for parameter in self.parameters
-        }
-
-
 class ToolError(Exception):
     """A refused call. Its message tells the model what was wrong and what to do next.
 
