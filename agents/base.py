@@ -126,6 +126,12 @@ class Budget:
         """The virtual seconds of a search by these stages."""
         return sum(self.stage_seconds.get(stage, 0.0) for stage in stages)
 
+    def exhausted(self, **spent: float) -> str:
+        """The first of these limits that is reached, by its name; empty if none is."""
+        limits = {name: getattr(self, name) for name in spent}
+        reached = (name for name, most in limits.items() if most and spent[name] >= most)
+        return next(reached, "")
+
     def is_late(self, seconds: float) -> bool:
         """Whether `steer_at` of the time is over after so many seconds."""
         return self.seconds is not None and seconds >= self.steer_at * self.seconds
@@ -254,7 +260,7 @@ class Agent:
         return [user(topic.text)]
 
     def parse_answer(self, tool: SearchTool, text: str) -> Answer:
-        """The parts of a final answer: by default as the session reads it and marks what it cites."""
+        """The parts of a final answer: by default as the session reads it, and marks what it cites."""
         return tool.answer(text)
 
     async def work(self, episode: Episode) -> None:

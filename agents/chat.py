@@ -406,18 +406,16 @@ class Conversation:
 
     def exhausted_budget(self) -> str:
         """The first budget that allows no further tool call. Empty while all allow one."""
-        budget, cap = self._budget, self._agent.accounts.question_cap
-        cost = self._highest_cost
-        checks = (
-            ("turns", budget.turns and self._turns >= budget.turns),
-            ("tool_calls", self._calls_exhausted()),
-            ("exposed_tokens", self._exposure_exhausted()),
-            ("output_tokens", budget.output_tokens and self._output_tokens >= budget.output_tokens),
-            ("context_window", self._window.full(self._sent())),
-            # The answer has to be paid for as well.
-            ("dollars", cap and cost and self._spent + 2 * cost >= cap),
+        exhausted = self._budget.exhausted(
+            turns=self._turns, **self._spent_by_calls(), output_tokens=self._output_tokens
         )
-        return next((name for name, used in checks if used), "")
+        if exhausted:
+            return exhausted
+        if self._window.full(self._sent()):
+            return "context_window"
+        cap, cost = self._agent.accounts.question_cap, self._highest_cost
+        # The answer has to be paid for as well.
+        return "dollars" if cap and cost and self._spent + 2 * cost >= cap else ""
 
     def steer_if_due(self) -> None:
         """Inform the model once that its time is nearly over, and close the tools."""
@@ -531,7 +529,7 @@ class Conversation:
         self.refused_turns += self.steered or self._answer_only or not self._tools
         results = []
         for call in turn.tool_calls:
-            if self._calls_exhausted() or self._exposure_exhausted() or self._steering_due():
+            if self._budget.exhausted(**self._spent_by_calls()) or self._steering_due():
                 self.close_tools()
             try:
                 arguments = call.parsed()
@@ -566,13 +564,9 @@ class Conversation:
     def _steering_due(self) -> bool:
         return self._budget.steer_at < 1 and self._budget.is_late(self.episode.seconds)
 
-    def _calls_exhausted(self) -> bool:
-        most = self._budget.tool_calls
-        return most is not None and len(self.episode.tool.calls) >= most
-
-    def _exposure_exhausted(self) -> bool:
-        most = self._budget.exposed_tokens
-        return most is not None and self.episode.tool.exposures.tokens >= most
+    def _spent_by_calls(self) -> dict[str, int]:
+        tool = self.episode.tool
+        return {"tool_calls": len(tool.calls), "exposed_tokens": tool.exposures.tokens}
 
     def _sent(self) -> Sequence[Message]:
         """The messages of the next request."""

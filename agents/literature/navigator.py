@@ -283,18 +283,16 @@ class QuestionSearch:
         budget, seconds = self._budget, self._episode.seconds
         spent = self._ledger.by_role(self._qid)
         turns = spent[ROLE].calls if ROLE in spent else 0
-        output = sum(totals.output_tokens for totals in spent.values())
+        exhausted = budget.exhausted(
+            turns=turns,
+            exposed_tokens=self._session.exposures.tokens,
+            output_tokens=sum(totals.output_tokens for totals in spent.values()),
+        )
         if budget.is_late(seconds):
             self._ended = ("timed_out" if budget.is_over(seconds) else "steered", "seconds")
-        elif budget.turns is not None and turns >= budget.turns:
-            self._ended = "out_of_turns", "turns"
-        elif budget.exposed_tokens and self._session.exposures.tokens >= budget.exposed_tokens:
-            self._ended = "out_of_turns", "exposed_tokens"
-        elif budget.output_tokens is not None and output >= budget.output_tokens:
-            self._ended = "out_of_turns", "output_tokens"
-        else:
-            return False
-        return True
+        elif exhausted:
+            self._ended = "out_of_turns", exhausted
+        return budget.is_late(seconds) or bool(exhausted)
 
     def _resume(self) -> int:
         """The number of rounds that earlier starts have finished. All rounds if the last one used
