@@ -218,14 +218,14 @@ class SearchTool(ABC):
     @property
     def search_tool(self) -> tuple[str, str] | None:
         """The first tool that searches, and its argument for the query; None without one."""
-        tools = self._opened_tools.items()
-        return next(((name, tool.searches_by) for name, tool in tools if tool.searches_by), None)
+        tools = self._opened_tools.values()
+        return next(((each.name, each.searches_by) for each in tools if each.searches_by), None)
 
     @property
     def read_tool(self) -> tuple[str, str] | None:
         """The first tool that reads, and its argument for the id; None without one."""
-        tools = self._opened_tools.items()
-        return next(((name, tool.reads_by) for name, tool in tools if tool.reads_by), None)
+        tools = self._opened_tools.values()
+        return next(((each.name, each.reads_by) for each in tools if each.reads_by), None)
 
     @property
     def calls(self) -> Sequence[RecordedCall]:

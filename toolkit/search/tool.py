@@ -11,15 +11,13 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
-from soundingline.toolkit.json_text import has_surrogates
+from soundingline.toolkit.json_text import decode_json, has_surrogates
 from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
 LARGEST_OFFSET = 10**9  # the largest rank or line that a call may name
 # Layers of reading, cheapest first.
 METADATA, ABSTRACT, EVIDENCE, TEXT = LAYERS = ("metadata", "abstract", "evidence", "text")
-# No tool takes nested arguments; deep nesting could exhaust the recursion of JSON writers.
-_DEEPEST_ARGUMENTS = 20
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 # One encoder for all calls: `json.dumps` makes a new one whenever it is called with options.
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -288,21 +286,12 @@ def call_text(tool: str, **arguments: Any) -> str:
 
 def recordable(arguments: Any) -> dict[str, Any]:
     """Arguments of a call, or notes of a search, for the record. What JSON or UTF-8 cannot
-    represent, or is nested too deeply, becomes `{"unreadable": ...}`."""
+    represent, or is nested too deeply (`decode_json`), becomes `{"unreadable": ...}`."""
     try:
-        if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST_ARGUMENTS):
-            json_text(arguments).encode()
-            return {str(name): value for name, value in arguments.items()}
-    except (TypeError, ValueError):
-        pass
-    return {"unreadable": quoted(arguments)}
-
-
-def _shallow(value: Any, levels: int) -> bool:
-    if not isinstance(value, (Mapping, list, tuple)):
-        return True
-    inner = value.values() if isinstance(value, Mapping) else value
-    return levels > 0 and all(_shallow(item, levels - 1) for item in inner)
+        recorded = decode_json(json_text(arguments).encode())
+    except (TypeError, ValueError, RecursionError):
+        recorded = None
+    return recorded if isinstance(recorded, dict) else {"unreadable": quoted(arguments)}
 
 
 # The text of result pages and document pages, cut between hits or lines to a limited size.
