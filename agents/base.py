@@ -260,7 +260,7 @@ class Agent:
         return [user(topic.text)]
 
     def parse_answer(self, tool: SearchTool, text: str) -> Answer:
-        """The parts of a final answer: by default as the session reads it, and marks what it cites."""
+        """The parts of a final answer. By default the session reads it and marks its citations."""
         return tool.answer(text)
 
     async def work(self, episode: Episode) -> None:
