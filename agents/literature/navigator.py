@@ -21,7 +21,6 @@ from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.planner import (
     MOST_REQUIREMENTS,
     ModelPlanner,
-    OutOfContext,
     SearchPlan,
     load_sections,
 )
@@ -36,7 +35,7 @@ from soundingline.agents.literature.rules import RulePlanner
 from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.errors import OutOfMoney
+from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import SamplingParams
 from soundingline.toolkit.search.answers import format_answer
@@ -203,7 +202,7 @@ class QuestionSearch:
                 self._ended = "timed_out", "seconds"
         except OutOfTime:
             self._ended = "timed_out", "seconds"
-        except OutOfContext:
+        except ContextOverflow:
             self._ended = "out_of_context", "context_window"
         except OutOfMoney as error:
             self._ended = out_of_money(error)

@@ -212,10 +212,6 @@ def fill(section: str, parts: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda match: parts.get(match[1], match[0]), section)
 
 
-class OutOfContext(Exception):
-    """No request fits the context window."""
-
-
 @dataclass(kw_only=True, eq=False)
 class ModelPlanner:
     """Asks a language model for the plan of each round.
@@ -226,8 +222,8 @@ class ModelPlanner:
     by one more request. The documents shown are halved until the request fits the context window.
 
     `rounds`, `queries` and `requirements` are the largest numbers of a question, a round and a
-    checklist, and `shown` that of the documents in a request. `plan` raises `OutOfTime` and
-    `OutOfContext` if there is no reply, and what the model raises.
+    checklist, and `shown` that of the documents in a request. `plan` raises `OutOfTime` if there is
+    no reply, `ContextOverflow` if no request fits the window, and what the model raises.
     """
 
     episode: Episode
@@ -285,8 +281,6 @@ class ModelPlanner:
         patience = self.episode.budget.patience(self.episode.seconds)
         try:
             turn = await within(self.model.respond(messages, (), self.sampling), patience)
-        except ContextOverflow as error:
-            raise OutOfContext from error
         except (Truncated, Refused) as error:
             turn = error.turn or Turn()
         message = turn.message()
@@ -313,7 +307,7 @@ class ModelPlanner:
             if self._room is None or size <= self._room:
                 return text
             if number == 1 or shown <= 1:
-                raise OutOfContext
+                raise ContextOverflow(f"a request of {size} tokens, estimated by its bytes")
             shown //= 2
 
     def _revision(self, scores: CandidateScores, number: int, shown: int) -> str:
