@@ -77,13 +77,10 @@ class PiSeriniTools(RankedBrowsing):
         began = time.perf_counter()
         first, count = offset or 1, limit or self.read_limit
         try:
-            read = self.store.lines(parent(docid), 1, 1)
+            read = self.store.lines(parent(docid), first, min(count, self.max_lines))
         except KeyError:
             return ToolOutput(compact_json({"found": False, "docid": docid}))
-        lines: Sequence[str] = ()
-        if first <= read.total:
-            read = self.store.lines(parent(docid), first, min(count, self.max_lines))
-            lines = _fitting(read.lines, self.max_bytes)
+        lines = _fitting(read.lines, self.max_bytes)
         last = first + len(lines) - 1
         truncated = bool(lines) and last < read.total
         page = {

@@ -221,14 +221,10 @@ class SqliteStore:
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
         """At most `limit` lines of a document from line `offset` (from 1), without their line
-        breaks; see `sentences.line_spans`. `KeyError` for an unknown docid; `ValueError` for a
-        limit below 1, and for an offset without a line."""
-        if limit < 1:
-            raise ValueError(f"limit is {limit}; it must be at least 1")
+        breaks, and none from past the end on; see `segmentation.line_spans`. `KeyError` for an
+        unknown docid."""
         document = self.document(docid)
         spans = line_spans(document.text)
-        if not 1 <= offset <= len(spans):
-            raise ValueError(f"offset is {offset}; document {docid!r} has lines 1 to {len(spans)}")
         chosen = spans[offset - 1 : offset - 1 + limit]
         lines = [without_break(document.text[start:end]) for start, end in chosen]
         return Lines(document.docid, document.title, offset, lines, len(spans))

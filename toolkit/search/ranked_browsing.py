@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from soundingline.toolkit.data import PASSAGE_MARK, Hit, Unit, parent
+from soundingline.toolkit.data import Hit, Unit, parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.search.session import CachedSearch, SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
@@ -23,7 +23,6 @@ from soundingline.toolkit.search.tool import (
 
 SNIPPETS = ("window", "first_match", "none")
 _BROWSE, _READ = "read_search_results", "read_document"
-_LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
 
 
 @dataclass(kw_only=True, eq=False)
@@ -230,9 +229,6 @@ class RankedBrowsing(SearchTool):
         docid = parent(unit_id)
         if docid == unit_id:
             return 1
-        # No document has so many passages, and a store might compute with the number.
-        if len(unit_id) - len(docid) > _LONGEST_PASSAGE_SUFFIX:
-            raise KeyError(unit_id)
         passage = self.store.texts([unit_id])[0].text
         return line_of(passage, self.store.lines(docid, 1, LARGEST_OFFSET).lines)
 

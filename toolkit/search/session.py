@@ -340,16 +340,13 @@ class SearchTool(ABC):
         """At most `limit` lines of a document from line `first`. Raises `KeyError` for an unknown
         docid, and a `ToolError` of `tool` for a line past the end, whose message names the call for
         the beginning, with the arguments `extra` in front."""
-        try:
-            return self.store.lines(docid, first, limit)
-        except ValueError:
-            total = self.store.lines(docid, 1, 1).total
-            if first <= total:
-                raise
+        lines = self.store.lines(docid, first, limit)
+        if lines.lines:
+            return lines
         again = call_text(tool, **extra, docid=docid, offset=1)
         raise ToolError(
             "past_the_end",
-            f"document {quoted(docid)} has {total} lines; line {first} is past its end. "
+            f"document {quoted(docid)} has {lines.total} lines; line {first} is past its end. "
             f"Call {again} for its beginning.",
             tool=tool,
             field="offset",
