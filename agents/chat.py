@@ -128,9 +128,9 @@ class ChatAgent(Agent):
             )
         check_int("agent.resample", self.resample, ge=0)
         self.texts = load_prompt(self.prompt)
-        known = (*QUERIES, MATCHED)
-        if self.queries not in known:
-            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(known))
+        choices = (*QUERIES, MATCHED)
+        if self.queries not in choices:
+            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(choices))
         if self.queries != "neutral" and not self.texts.composes_queries:
             raise InputError(
                 f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
@@ -204,11 +204,11 @@ class ChatAgent(Agent):
 
     def tool_fingerprints(self, tool: SearchTool) -> dict[str, str]:
         """See `Agent`: of what a composed prompt says about the tools and about queries."""
-        said = {
+        composed = {
             "prompt.tools": tool.instructions() if self.texts.composes_tools else "",
             "prompt.queries": about_queries(self.queries, tool.matching),
         }
-        return {name: fingerprint(words) for name, words in said.items() if words}
+        return {name: fingerprint(words) for name, words in composed.items() if words}
 
     def opening(self, topic: Topic, tool: SearchTool) -> list[dict[str, str]]:
         """See `Agent`: the prompt."""

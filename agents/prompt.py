@@ -116,13 +116,13 @@ class AgentPrompt:
             return missing
         unused = {_WITH_READER, "question"} - {self._question_section(specs)}
         texts = "\n".join(text for name, text in self.sections.items() if name not in unused)
-        known = set(arguments).union(*arguments.values())
-        return [name for name in dict.fromkeys(_NAME.findall(texts)) if name not in known]
+        names_of_tools = set(arguments).union(*arguments.values())
+        return [name for name in dict.fromkeys(_NAME.findall(texts)) if name not in names_of_tools]
 
     def words(self, section: str) -> str:
         """The text of a section, also of one that the prompt leaves out."""
-        own = self.sections.get(section) or self.sections.get(_WHERE_CLOSED.get(section, ""))
-        return own or _OPTIONAL.get(section, "")
+        text = self.sections.get(section) or self.sections.get(_WHERE_CLOSED.get(section, ""))
+        return text or _OPTIONAL.get(section, "")
 
     @property
     def placeholders(self) -> frozenset[str]:

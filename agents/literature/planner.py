@@ -349,17 +349,17 @@ def _coverage(scores: CandidateScores, best: Sequence[str]) -> Iterator[str]:
 def _shown_document(scores: CandidateScores, docid: str, passages: PassageTexts) -> str:
     """A document as the model sees it: its title and score, a line for each requirement with the
     rationale and the id of the passage, and each of these passages once."""
-    known = scores.scores[docid]
+    cells = scores.scores[docid]
     title = one_line(scores.titles.get(docid, ""))[:_LONGEST_TITLE]
     lines = [f"{docid} | {title} | {scores.score(docid):.2f}"]
     for number, need in enumerate(scores.checklist, start=1):
-        if cell := known.get(need):
+        if cell := cells.get(need):
             passage = f" in {cell.passage}" if cell.passage else ""
             rationale = (
                 f": {one_line(cell.rationale)[:_LONGEST_RATIONALE]}" if cell.rationale else ""
             )
             lines.append(f"  {number} {cell.verdict} {cell.score:.2f}{passage}{rationale}")
-    named = dict.fromkeys(known[need].passage for need in scores.checklist if need in known)
+    named = dict.fromkeys(cells[need].passage for need in scores.checklist if need in cells)
     texts = passages(filter(None, named))
     lines += [f"  {name} | {one_line(text)[:_LONGEST_PASSAGE]}" for name, text in texts.items()]
     return "\n".join(lines)

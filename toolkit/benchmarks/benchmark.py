@@ -263,7 +263,7 @@ def select_topics(
     _check_count("limit", limit)
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed={seed!r}", valid="an integer")
-    chosen = known = listed_topics(topics, qids)
+    chosen = listed = listed_topics(topics, qids)
     if split is not None:
         is_dev = split == "dev"
         chosen = [t for t in chosen if (_share("split", t.qid) < 0.5) == is_dev]
@@ -275,7 +275,7 @@ def select_topics(
         chosen = [topic for topic in chosen if topic in lowest]
     if not chosen:
         raise InputError(
-            f"split={split} of {len(known)} questions holds none", do="choose another share"
+            f"split={split} of {len(listed)} questions holds none", do="choose another share"
         )
     return chosen[:limit]
 

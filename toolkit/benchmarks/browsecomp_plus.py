@@ -439,11 +439,11 @@ class TrecRag(Benchmark):
         self._files = published_files(corpus, corpus_revision)
         if has_json_lines(path):
             located = rows(path, NarrativeRow)
-            known = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
+            asked = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
         else:
-            known = read_topics(path)
+            asked = read_topics(path)
         chosen = select_topics(
-            known,
+            asked,
             qids=qids,
             split=split,
             sample=sample,

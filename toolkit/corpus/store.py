@@ -427,11 +427,11 @@ class _Database:
         if self._closed:
             raise ValueError(f"{self._name} was closed")
         # SQLite forbids the use of a connection that was inherited through a fork.
-        own: _Connection | None = getattr(self._local, "connection", None)
-        if own is None or own.process != os.getpid():
-            own = self._local.connection = _Connection(self._uri)
-            self._connections.add(own)
-        return own
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.process != os.getpid():
+            connection = self._local.connection = _Connection(self._uri)
+            self._connections.add(connection)
+        return connection
 
     def close(self) -> None:
         """Close the connections of all threads; later queries raise `ValueError`."""

@@ -397,20 +397,20 @@ class Literature(SearchTool):
 
     def _resolve(self, resolver: Resolver, findings: str) -> ToolOutput:
         resolutions = resolver.resolve_lines(findings)
-        docids = list(dict.fromkeys(one.docid for one in resolutions if one.docid))
+        docids = list(dict.fromkeys(found.docid for found in resolutions if found.docid))
         hits = [
             Hit(docid, docid, rank, 1.0, title=self._title(docid))
             for rank, docid in enumerate(docids, start=1)
         ]
         lines = []
-        for one in resolutions:
-            means = f"{one.how}{': ' if one.candidates else ''}"
-            means += ", ".join(one.candidates[:_CANDIDATES])
-            if (more := len(one.candidates) - _CANDIDATES) > 0:
-                means += f" and {more} more"
-            if one.docid:
-                means = f"docid={one.docid} {self._title(one.docid)} (by {one.how})"
-            lines.append(f"{short(one.finding.strip())}: {means}")
+        for found in resolutions:
+            meaning = f"{found.how}{': ' if found.candidates else ''}"
+            meaning += ", ".join(found.candidates[:_CANDIDATES])
+            if (more := len(found.candidates) - _CANDIDATES) > 0:
+                meaning += f" and {more} more"
+            if found.docid:
+                meaning = f"docid={found.docid} {self._title(found.docid)} (by {found.how})"
+            lines.append(f"{short(found.finding.strip())}: {meaning}")
         page = ResultsPage("", tuple(hits), len(hits), layer=METADATA)
         return ToolOutput("\n".join([f"[{len(docids)} of {len(resolutions)} found]", *lines]), page)
 

@@ -115,8 +115,8 @@ class Tool:
 
     def check(self, arguments: Any) -> dict[str, Any]:
         """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
-        known = [parameter.name for parameter in self.parameters]
-        names = ", ".join(known)
+        accepted = [parameter.name for parameter in self.parameters]
+        names = ", ".join(accepted)
         if not isinstance(arguments, Mapping):
             raise ToolError(
                 "arguments_not_an_object",
@@ -125,7 +125,7 @@ class Tool:
                 tool=self.name,
             )
         for name in arguments:
-            if name not in known:
+            if name not in accepted:
                 raise ToolError(
                     "unknown_argument",
                     f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",

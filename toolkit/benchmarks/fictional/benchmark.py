@@ -217,11 +217,11 @@ class FictionalWorld(Benchmark):
         All links together would solve every question that names an entity, so that some are left
         out. Their share was fixed before any retrieval was run on the links; it was not tuned.
         """
-        own = hash64("links", LINK_SEED, self.seed)
+        key = hash64("links", LINK_SEED, self.seed)
         threshold = round(LINK_RATE * (1 << 20))
         for source in range(self.size):
             for target in self._articles.named(source):
-                if splitmix64(own ^ (source * self.size + target)) >> 44 < threshold:
+                if splitmix64(key ^ (source * self.size + target)) >> 44 < threshold:
                     yield Link(docid(source), docid(target))
 
     @property
@@ -239,13 +239,13 @@ class FictionalWorld(Benchmark):
     def _every_question(self) -> Sequence[Worded]:
         world, worded = self.world, []
         if self.asks_sets:
-            sort, instead = "that ask for documents", "or more documents"
+            sort, remedy = "that ask for documents", "or more documents"
             for number, asked in enumerate(self._set_maker.questions(self.count), start=1):
                 random = Random("set wording", self.seed, number)
                 text, items = set_wording(asked, self.obfuscation, random), checklist(asked)
                 worded.append(Worded(f"s{number:04d}", text, asked, checklist=items))
         else:
-            sort, instead = f"of {self.hops} hops", "more documents, or more clues"
+            sort, remedy = f"of {self.hops} hops", "more documents, or more clues"
             maker = QuestionMaker(world, self.hops, self.clues, self.yes_no)
             for number, question in enumerate(maker.questions(self.count), start=1):
                 random = Random("wording", self.seed, self.hops, number)
@@ -254,7 +254,7 @@ class FictionalWorld(Benchmark):
         if len(worded) < self.count:
             raise InputError(
                 f"{self.size} documents hold only {len(worded)} of {self.count} questions {sort}",
-                do=f"Ask for fewer questions, {instead}",
+                do=f"Ask for fewer questions, {remedy}",
             )
         return worded
 

@@ -260,7 +260,7 @@ class QuestionMaker:
         for option in self._options(bare, random):
             if len(question.clues) > len(bare.path) and self._unique(question):
                 break
-            if sum(known.position == option.position for known in question.clues) < self.most_clues:
+            if sum(clue.position == option.position for clue in question.clues) < self.most_clues:
                 longer = replace(question, clues=(*question.clues, option))
                 question = longer if self._chained(longer) else question
         return question if self._unique(question) and self._chained(question) else None

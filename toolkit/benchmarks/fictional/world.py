@@ -296,16 +296,16 @@ class World:
             limit = len(WORDS[attribute.lexicon])
         else:
             limit = attribute.size or OCTAVE_STEPS * attribute.octaves
-        own, shift, window = _keys(self.seed, kind, attribute.name)
+        value_key, shift_key, window_key = _keys(self.seed, kind, attribute.name)
         twin = self.is_twin(ordinals)
-        base = splitmix64(own ^ (ordinals - twin)) % limit
+        base = splitmix64(value_key ^ (ordinals - twin)) % limit
         if limit == 1:
             return base
         size = len(BY_NAME[kind].attributes)
-        first = splitmix64(window ^ ordinals) % size
+        first = splitmix64(window_key ^ ordinals) % size
         position = (first + BY_NAME[kind].position(attribute.name)) % size
         differs = twin & (position < TWIN_DIFFERENCES)
-        return (base + differs * (1 + splitmix64(shift ^ ordinals) % (limit - 1))) % limit
+        return (base + differs * (1 + splitmix64(shift_key ^ ordinals) % (limit - 1))) % limit
 
     def numbers(self, kind: str, attribute: Attribute, ordinals: Integers) -> Integers:
         """The years or counts of a quantity of entities of a type."""
@@ -362,5 +362,5 @@ class World:
 
 @lru_cache(maxsize=4096)
 def _keys(seed: int, kind: str, attribute: str) -> tuple[int, int, int]:
-    own, shift = hash64("own", seed, kind, attribute), hash64("shift", seed, kind, attribute)
-    return own, shift, hash64("window", seed, kind)
+    value, shift = hash64("own", seed, kind, attribute), hash64("shift", seed, kind, attribute)
+    return value, shift, hash64("window", seed, kind)
