@@ -299,7 +299,7 @@ class Episode:
         offers_tools: bool = True,
         parse_answer: Callable[[str], Answer] | None = None,
         clock: Clock = time.monotonic,
-        resources: RunResources | None = None,
+        resources: RunResources = RunResources(Budget()),
     ) -> None:
         self.topic = topic
         self.tool = tool
@@ -315,8 +315,8 @@ class Episode:
         self.rounds: list[Mapping[str, Any]] = []
         self.earlier_seconds = 0.0
         self.reply_seconds = 0.0
-        self.budget = resources.budget if resources else Budget()
-        self._search_seconds = self.budget.search_seconds(resources.stages if resources else ())
+        self.budget = resources.budget
+        self._search_seconds = self.budget.search_seconds(resources.stages)
         self._clock = clock
         self._began = clock()
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -34,11 +34,10 @@ from soundingline.toolkit.search.tool import (
     DocumentPage,
     Parameter,
     ResultsPage,
-    ToolError,
     document_page,
     one_line,
-    quoted,
     short,
+    unknown_docid,
 )
 from soundingline.toolkit.tokens import WORDS, Tokenizer
 from soundingline.toolkit.trajectory import Exposure, RecordedCall
@@ -431,12 +430,8 @@ class Literature(SearchTool):
             for docid in docids or [""]:
                 self.store.document(docid)
         except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(docid)} is unknown. Give a docid as results show it.",
-                tool=tool,
-                field=argument,
-            ) from None
+            do = "Give a docid as results show it."
+            raise unknown_docid(docid, do, tool=tool, field=argument) from None
 
 
 def first_sentences(text: str, most: int, tokens: Tokenizer = WORDS) -> str:

@@ -19,6 +19,7 @@ from soundingline.toolkit.search.tool import (
     quoted,
     results_page,
     short,
+    unknown_docid,
 )
 
 SNIPPETS = ("window", "first_match", "none")
@@ -213,13 +214,8 @@ class RankedBrowsing(SearchTool):
             first = offset or self._first_line(docid)
             lines = self.read_lines(_READ, parent(docid), first, count, reason="...")
         except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(docid)} is unknown. Call search(...) first and read a docid that "
-                "its results show.",
-                tool=_READ,
-                field="docid",
-            ) from None
+            do = "Call search(...) first and read a docid that its results show."
+            raise unknown_docid(docid, do, tool=_READ) from None
         following = {"reason": "...", "docid": lines.docid, "offset": 0, "limit": count}
         limits = (self.max_lines, self.max_bytes)
         return ToolOutput(*document_page(lines, _READ, following, limits, limit))

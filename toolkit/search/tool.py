@@ -136,6 +136,12 @@ class ToolError(Exception):
         super().__init__(f"[error code={code}{where}] {message}")
 
 
+def unknown_docid(docid: str, do: str, *, tool: str, field: str = "docid") -> ToolError:
+    """The refusal of a call that names a document which the store does not have."""
+    message = f"docid {quoted(docid)} is unknown. {do}"
+    return ToolError("unknown_docid", message, tool=tool, field=field)
+
+
 class Page(ABC):
     """What the text of a tool result shows, as values. An interface with another kind of page
     writes a subclass.

@@ -16,10 +16,9 @@ from soundingline.toolkit.search.tool import (
     DocumentPage,
     Parameter,
     ResultsPage,
-    ToolError,
     document_page,
-    quoted,
     short,
+    unknown_docid,
 )
 from soundingline.toolkit.trajectory import QUERIES
 
@@ -145,13 +144,8 @@ class TopK(SearchTool):
                     return ToolOutput(text, page)
             lines = self.read_lines(_READ, docid, offset or 1, LARGEST_OFFSET)
         except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(named)} is unknown. Call search(...) first and get a docid that "
-                "its results show.",
-                tool=_READ,
-                field="docid",
-            ) from None
+            do = "Call search(...) first and get a docid that its results show."
+            raise unknown_docid(named, do, tool=_READ) from None
         call = {"docid": lines.docid, "offset": 0}
         return ToolOutput(*document_page(lines, _READ, call, (LARGEST_OFFSET, self.max_bytes)))
 
