@@ -368,7 +368,7 @@ class ExposureLog:
     tier: surfaced (in a ranking, shown or not), previewed (on a page of results; where pages have
     excerpts, with one), opened (its text was read) and cited (by the answer). `rows` has one row
     for the first showing of each document, and of each layer of it, in the last three tiers, with
-    the tokens of all tool output up to the end of the call.
+    the tokens of all tool output up to the end of the call; `tokens` are those so far.
 
     Example:
         >>> _ = tool.call("search", {"reason": "Where is it?", "query": "old mill"})
@@ -383,7 +383,7 @@ class ExposureLog:
         self._layers: set[tuple[str, str, str]] = set()
         self._rows: list[Exposure] = []
         self._calls = 0
-        self._tokens = 0
+        self.tokens = 0
 
     @property
     def tiers(self) -> Mapping[str, Sequence[str]]:
@@ -398,11 +398,6 @@ class ExposureLog:
         """The documents that calls have returned, which are those that an answer can cite."""
         surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
         return (surfaced | previewed | opened).keys()
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all tool output so far."""
-        return self._tokens
 
     def restore(self, calls: Sequence[RecordedCall], rows: Sequence[Exposure]) -> None:
         """Continue a log that recorded these calls and rows."""
@@ -419,7 +414,7 @@ class ExposureLog:
     def count(self, tokens: int) -> None:
         """Count a call whose output has `tokens` tokens, before its `surface` and `show`."""
         self._calls += 1
-        self._tokens += tokens
+        self.tokens += tokens
 
     def surface(self, docids: Iterable[str]) -> None:
         """Add the documents of a ranking, best first."""
@@ -434,5 +429,5 @@ class ExposureLog:
             if (tier, docid, layer) not in self._layers:
                 self._layers.add((tier, docid, layer))
                 self._rows.append(
-                    Exposure(self._calls, tier, docid, len(self._shown), self._tokens, layer)
+                    Exposure(self._calls, tier, docid, len(self._shown), self.tokens, layer)
                 )
