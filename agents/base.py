@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from soundingline.toolkit.corpus.resolve import Resolver
@@ -21,7 +22,7 @@ from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError, Runtime, check_int, check_number
 from soundingline.toolkit.llm.errors import OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger
-from soundingline.toolkit.llm.messages import ChatModel, SamplingParams
+from soundingline.toolkit.llm.messages import ChatModel, SamplingParams, user
 from soundingline.toolkit.llm.prices import UNKNOWN, Price
 from soundingline.toolkit.runs.run_folder import RoundsFile
 from soundingline.toolkit.search.answers import ShownText
@@ -125,6 +126,12 @@ class Budget:
         """The virtual seconds of a search by these stages."""
         return sum(self.stage_seconds.get(stage, 0.0) for stage in stages)
 
+    def exhausted(self, **spent: float) -> str:
+        """The first of these limits that is reached, by its name; empty if none is."""
+        limits = {name: getattr(self, name) for name in spent}
+        reached = (name for name, most in limits.items() if most and spent[name] >= most)
+        return next(reached, "")
+
     def is_late(self, seconds: float) -> bool:
         """Whether `steer_at` of the time is over after so many seconds."""
         return self.seconds is not None and seconds >= self.steer_at * self.seconds
@@ -206,6 +213,8 @@ class Agent:
     """Whether a simulated reader answers for the agent, by what the benchmark's answers need."""
     calls_tools: ClassVar[bool] = True
     """Whether the agent calls the tools of its session. If not, the run builds no pipeline."""
+    offers_tools: ClassVar[bool] = True
+    """Whether the agent offers a language model the tools of its session."""
 
     def bind(self, resources: RunResources) -> Agent:
         """A copy of this agent that works with `resources`. Raises `InputError` if the agent cannot
@@ -237,9 +246,24 @@ class Agent:
         return episode.trajectory()
 
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """The question before its first message. Override it to open with other messages than the
-        question itself, or to offer a model other tools."""
-        return Episode(topic, tool, clock=self.clock, resources=self.resources)
+        """The question before the agent works on it."""
+        return Episode(
+            topic,
+            tool,
+            opening=self.opening(topic, tool),
+            offers_tools=self.offers_tools,
+            parse_answer=partial(self.parse_answer, tool),
+            clock=self.clock,
+            resources=self.resources,
+        )
+
+    def opening(self, topic: Topic, tool: SearchTool) -> Sequence[Mapping[str, Any]]:
+        """The messages at the start: by default the question as a message of the user."""
+        return [user(topic.text)]
+
+    def parse_answer(self, tool: SearchTool, text: str) -> Answer:
+        """The parts of a final answer. By default the session reads it and marks its citations."""
+        return tool.answer(text)
 
     async def work(self, episode: Episode) -> None:
         """Answer the question: call the tools of `episode`, and end with `episode.finish`. What is
@@ -254,6 +278,8 @@ class Episode:
     Args:
         topic, tool: the question, and the session of a tool that was opened for it.
         opening: the messages at the start; None: the question as a message of the user.
+        offers_tools: see `Agent`.
+        parse_answer: returns the parts of a final answer; None: as the session does.
         clock: returns seconds from any fixed time.
         resources: what decides how `seconds` are counted (`Budget.clock`).
 
@@ -272,12 +298,15 @@ class Episode:
         tool: SearchTool,
         *,
         opening: Sequence[Mapping[str, Any]] | None = None,
+        offers_tools: bool = True,
+        parse_answer: Callable[[str], Answer] | None = None,
         clock: Clock = time.monotonic,
-        resources: RunResources | None = None,
+        resources: RunResources = RunResources(Budget()),
     ) -> None:
         self.topic = topic
         self.tool = tool
-        messages = [{"role": "user", "content": topic.text}] if opening is None else opening
+        self._offers_tools, self._parse_answer = offers_tools, parse_answer or tool.answer
+        messages = [user(topic.text)] if opening is None else opening
         self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
         self.answer = Answer()
         self._final = ""
@@ -288,8 +317,8 @@ class Episode:
         self.rounds: list[Mapping[str, Any]] = []
         self.earlier_seconds = 0.0
         self.reply_seconds = 0.0
-        self.budget = resources.budget if resources else Budget()
-        self._search_seconds = self.budget.search_seconds(resources.stages if resources else ())
+        self.budget = resources.budget
+        self._search_seconds = self.budget.search_seconds(resources.stages)
         self._clock = clock
         self._began = clock()
         self._started = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -333,7 +362,7 @@ class Episode:
 
     def specs(self) -> list[dict[str, Any]]:
         """The tools that a language model is offered, as `SearchTool.specs` gives them."""
-        return self.tool.specs()
+        return self.tool.specs() if self._offers_tools else []
 
     def call(self, name: str, arguments: Mapping[str, Any], *, reason: str = "") -> ToolResult:
         """Call a tool. The messages record the call and the result. `reason` is the text of the
@@ -374,13 +403,9 @@ class Episode:
         self.status, self.reason = status, reason
 
     async def read_answer(self) -> None:
-        """Read the parts of the answer (`parsed_answer`). In a thread, because an answer may be
-        long and the clocks of other questions go on."""
-        self.answer = await asyncio.to_thread(self.parsed_answer, self._final)
-
-    def parsed_answer(self, text: str) -> Answer:
-        """The parts of a final answer; the session marks what it cites."""
-        return self.tool.answer(text)
+        """Read the parts of the answer. In a thread, because an answer may be long and the clocks
+        of other questions go on."""
+        self.answer = await asyncio.to_thread(self._parse_answer, self._final)
 
     def ended_by(self, error: Exception) -> Trajectory:
         """All that happened until `error` ended the question. The status is `out_of_money` if a cap

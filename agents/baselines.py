@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from soundingline.agents.base import Agent, Episode, search_tool_of
 from soundingline.agents.chat import ChatAgent
@@ -80,46 +79,21 @@ class ClosedBookAgent(ChatAgent):
 
     name = "closed_book"
     calls_tools = False
+    offers_tools = False
 
     prompt: str = "closed_book"
 
-    def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the prompt must name no tool."""
-        self._check_names(())
-
     def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: offers no tools."""
+        """See `Agent`: refuses all calls."""
         tool.block(self.texts.sections["blocked"])
-        resolver = self.resources.resolver if self.texts.asks_for_list else None
-        opening = self.texts.opening(topic.text)
-        arguments = {"opening": opening, "clock": self.clock, "resources": self.resources}
-        return EpisodeWithoutTools(topic, tool, resolver=resolver, **arguments)
+        return super().open(topic, tool)
 
-
-class EpisodeWithoutTools(Episode):
-    """A question whose model is offered no tools. The lines of a list in its answer are mapped to
-    documents by a resolver, if there is one; other arguments are those of `Episode`."""
-
-    def __init__(
-        self,
-        topic: Topic,
-        tool: SearchTool,
-        *,
-        resolver: Callable[[], Resolver] | None = None,
-        **arguments: Any,
-    ) -> None:
-        super().__init__(topic, tool, **arguments)
-        self._resolver = resolver
-
-    def specs(self) -> list[dict[str, Any]]:
-        return []
-
-    def parsed_answer(self, text: str) -> Answer:
-        answer = super().parsed_answer(text)
-        listed = list_part(text)
-        if not listed or self._resolver is None:
+    def parse_answer(self, tool: SearchTool, text: str) -> Answer:
+        """See `Agent`: with the documents that the lines of the answer's list name."""
+        answer, listed, resolver = tool.answer(text), list_part(text), self.resources.resolver
+        if not (listed and resolver and self.texts.asks_for_list):
             return answer
-        return replace(answer, documents=resolve_listed_titles(listed, self._resolver()))
+        return replace(answer, documents=resolve_listed_titles(listed, resolver()))
 
 
 def resolve_listed_titles(listed: str, resolver: Resolver, most: int = 1000) -> Sequence[str]:

@@ -128,9 +128,9 @@ class ChatAgent(Agent):
             )
         check_int("agent.resample", self.resample, ge=0)
         self.texts = load_prompt(self.prompt)
-        known = (*QUERIES, MATCHED)
-        if self.queries not in known:
-            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(known))
+        choices = (*QUERIES, MATCHED)
+        if self.queries not in choices:
+            raise InputError(f"agent.queries is {self.queries!r}", valid=", ".join(choices))
         if self.queries != "neutral" and not self.texts.composes_queries:
             raise InputError(
                 f"agent.queries={self.queries}, and the prompt {self.prompt} has no place for it",
@@ -187,10 +187,8 @@ class ChatAgent(Agent):
         return hashes
 
     def check_tool(self, tool: SearchTool) -> None:
-        """See `Agent`: the session must have the tools and arguments that the prompt names."""
-        self._check_names(tool.specs())
-
-    def _check_names(self, specs: Sequence[Mapping[str, Any]]) -> None:
+        """See `Agent`: the model must be offered the tools and arguments that the prompt names."""
+        specs = tool.specs() if self.offers_tools else []
         missing = self.texts.missing_names(specs)
         if not missing:
             return
@@ -206,21 +204,20 @@ class ChatAgent(Agent):
 
     def tool_fingerprints(self, tool: SearchTool) -> dict[str, str]:
         """See `Agent`: of what a composed prompt says about the tools and about queries."""
-        said = {
+        composed = {
             "prompt.tools": tool.instructions() if self.texts.composes_tools else "",
             "prompt.queries": about_queries(self.queries, tool.matching),
         }
-        return {name: fingerprint(words) for name, words in said.items() if words}
+        return {name: fingerprint(words) for name, words in composed.items() if words}
 
-    def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: opens with the prompt."""
-        opening = self.texts.opening(
+    def opening(self, topic: Topic, tool: SearchTool) -> list[dict[str, str]]:
+        """See `Agent`: the prompt."""
+        return self.texts.opening(
             topic.text,
-            specs=tool.specs(),
+            specs=tool.specs() if self.offers_tools else [],
             tools=tool.instructions() if self.texts.composes_tools else "",
             queries=about_queries(self.queries, tool.matching),
         )
-        return Episode(topic, tool, opening=opening, clock=self.clock, resources=self.resources)
 
     async def work(self, episode: Episode) -> None:
         """Answer one question. Any number of questions may run at once; tools run in threads."""
@@ -228,7 +225,7 @@ class ChatAgent(Agent):
         if model is None:
             raise RuntimeError("the agent has no model: bind it to one")
         metered = MeteredModel(model, self.accounts, role="agent", qid=qid, price=price)
-        conversation = Conversation(episode, self._wrap(metered), self)
+        conversation = Conversation(episode, metered, self)
         try:
             await self._converse(conversation)
         except (OutOfTime, OutOfMoney, NoAnswer, Truncated) as end:
@@ -245,9 +242,11 @@ class ChatAgent(Agent):
             episode.usage = self.accounts.usage(qid) | resampled
             episode.warnings += conversation.warnings
 
-    def _wrap(self, model: ChatModel) -> ChatModel:
-        """The model as the conversation uses it."""
-        return model
+    def request(
+        self, messages: Sequence[Message], sampling: SamplingParams
+    ) -> tuple[Sequence[Message], SamplingParams]:
+        """What is sent to the model for these messages of a transcript: by default themselves."""
+        return messages, sampling
 
     async def _converse(self, conversation: Conversation) -> None:
         # The arguments of `ask_again` after a reply that was of no use.
@@ -407,18 +406,16 @@ class Conversation:
 
     def exhausted_budget(self) -> str:
         """The first budget that allows no further tool call. Empty while all allow one."""
-        budget, cap = self._budget, self._agent.accounts.question_cap
-        cost = self._highest_cost
-        checks = (
-            ("turns", budget.turns and self._turns >= budget.turns),
-            ("tool_calls", self._calls_exhausted()),
-            ("exposed_tokens", self._exposure_exhausted()),
-            ("output_tokens", budget.output_tokens and self._output_tokens >= budget.output_tokens),
-            ("context_window", self._window.full(self._sent())),
-            # The answer has to be paid for as well.
-            ("dollars", cap and cost and self._spent + 2 * cost >= cap),
+        exhausted = self._budget.exhausted(
+            turns=self._turns, **self._spent_by_calls(), output_tokens=self._output_tokens
         )
-        return next((name for name, used in checks if used), "")
+        if exhausted:
+            return exhausted
+        if self._window.full(self._sent()):
+            return "context_window"
+        cap, cost = self._agent.accounts.question_cap, self._highest_cost
+        # The answer has to be paid for as well.
+        return "dollars" if cap and cost and self._spent + 2 * cost >= cap else ""
 
     def steer_if_due(self) -> None:
         """Inform the model once that its time is nearly over, and close the tools."""
@@ -489,11 +486,10 @@ class Conversation:
 
     async def _sample(self, messages: Sequence[Message], sampling: SamplingParams) -> Turn:
         """The model's reply to `messages`, sampled again as `ChatAgent.resample` says."""
+        sent, sampling = self._agent.request(messages, sampling)
         for left in range(self._agent.resample, -1, -1):
             try:
-                turn = await self.with_deadline(
-                    self._model.respond(messages, self._tools, sampling)
-                )
+                turn = await self.with_deadline(self._model.respond(sent, self._tools, sampling))
             except Truncated as cut:
                 if not left or cut.turn is None or not cut.turn.empty:
                     raise
@@ -533,7 +529,7 @@ class Conversation:
         self.refused_turns += self.steered or self._answer_only or not self._tools
         results = []
         for call in turn.tool_calls:
-            if self._calls_exhausted() or self._exposure_exhausted() or self._steering_due():
+            if self._budget.exhausted(**self._spent_by_calls()) or self._steering_due():
                 self.close_tools()
             try:
                 arguments = call.parsed()
@@ -568,13 +564,9 @@ class Conversation:
     def _steering_due(self) -> bool:
         return self._budget.steer_at < 1 and self._budget.is_late(self.episode.seconds)
 
-    def _calls_exhausted(self) -> bool:
-        most = self._budget.tool_calls
-        return most is not None and len(self.episode.tool.calls) >= most
-
-    def _exposure_exhausted(self) -> bool:
-        most = self._budget.exposed_tokens
-        return most is not None and self.episode.tool.exposures.tokens >= most
+    def _spent_by_calls(self) -> dict[str, int]:
+        tool = self.episode.tool
+        return {"tool_calls": len(tool.calls), "exposed_tokens": tool.exposures.tokens}
 
     def _sent(self) -> Sequence[Message]:
         """The messages of the next request."""

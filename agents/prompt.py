@@ -34,29 +34,6 @@ QUERIES = {
 _MATCHED = {"lexical": QUERIES["words"], "learned": QUERIES["meaning"]}
 _CALL = re.compile(r"(\w+)(?:\(([\w, ]*)\))?")
 _NAME = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
-_THREE_LINES = (
-    "Explanation: reasoning in brief, with docids in square brackets\n"
-    "Exact Answer: the answer alone\n"
-    "Confidence: 0% to 100%"
-)
-# Sections that a prompt may leave out, with our words.
-_OPTIONAL = {
-    "reminder": (
-        'Your last reply is no answer yet: no answer stands behind "Exact Answer:". If you '
-        "meant to call a tool, call it now. Otherwise reply with the final answer in these three "
-        f"lines:\n{_THREE_LINES}"
-    ),
-    "reminder_closed": (
-        'Your last reply is no answer yet: no answer stands behind "Exact Answer:". There are no '
-        "tools to call now. Reply with the final answer in these three lines:\n"
-        f"{_THREE_LINES}"
-    ),
-    # Small models repeat a demand in words as the call's reason, and leave the query out.
-    "first_call": (
-        "You have not searched yet, and what you believe you know does not count here. Call "
-        "{call} now: the {argument} is the words of the question that tell most."
-    ),
-}
 # Sections for closed tools that a prompt may leave out, and the section of the same prompt that
 # takes their place. The format of a prompt's `reminder` is its own, so it precedes our words.
 _WHERE_CLOSED = {
@@ -66,6 +43,17 @@ _WHERE_CLOSED = {
 }
 _WITH_READER = "question_with_reader"
 _NAMED = "tools"
+
+
+def read_sections(path: Path) -> dict[str, str]:
+    """The sections of a file by name, each below a line `=== name ===`."""
+    parts = _HEADING.split(path.read_text(encoding="utf-8"))
+    return {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+# Sections that a prompt may leave out, with our words. `first_call` says what the argument is,
+# because small models repeat a demand in words as the call's reason, and leave the query out.
+_OPTIONAL = read_sections(FOLDER / "defaults.sections")
 _KNOWN = {*SECTIONS, *_OPTIONAL, *_WHERE_CLOSED, _WITH_READER, _NAMED}
 
 
@@ -128,13 +116,13 @@ class AgentPrompt:
             return missing
         unused = {_WITH_READER, "question"} - {self._question_section(specs)}
         texts = "\n".join(text for name, text in self.sections.items() if name not in unused)
-        known = set(arguments).union(*arguments.values())
-        return [name for name in dict.fromkeys(_NAME.findall(texts)) if name not in known]
+        names_of_tools = set(arguments).union(*arguments.values())
+        return [name for name in dict.fromkeys(_NAME.findall(texts)) if name not in names_of_tools]
 
     def words(self, section: str) -> str:
         """The text of a section, also of one that the prompt leaves out."""
-        own = self.sections.get(section) or self.sections.get(_WHERE_CLOSED.get(section, ""))
-        return own or _OPTIONAL.get(section, "")
+        text = self.sections.get(section) or self.sections.get(_WHERE_CLOSED.get(section, ""))
+        return text or _OPTIONAL.get(section, "")
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -194,13 +182,12 @@ def prompt_sections(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
     """
     path = Path(name) if name.endswith(".txt") else folder / f"{name}.txt"
     try:
-        parts = _HEADING.split(path.read_text(encoding="utf-8"))
+        return path, read_sections(path)
     except (OSError, UnicodeDecodeError) as error:
         known = ", ".join(sorted(other.stem for other in folder.glob("*.txt")))
         raise InputError(
             f"there is no prompt {path.stem!r}", valid=f"{known}, or the path of a .txt file"
         ) from error
-    return path, {head: body.strip() for head, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def load_prompt(name: str) -> AgentPrompt:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from soundingline.agents.base import Episode, search_tool_of
-from soundingline.agents.baselines import EpisodeWithoutTools
+from soundingline.agents.base import search_tool_of
 from soundingline.agents.chat import ChatAgent, Conversation
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.llm.errors import ContextOverflow, Truncated
-from soundingline.toolkit.llm.messages import ChatModel, Message, SamplingParams, Turn
+from soundingline.toolkit.llm.messages import Message, SamplingParams, Turn
 from soundingline.toolkit.search.answers import format_answer
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.tool import ResultsPage, ToolResult
@@ -54,12 +52,13 @@ class SearchR1Agent(ChatAgent):
     """
 
     name = "search_r1"
+    offers_tools = False
 
     prompt: str = "search_r1"
 
     def check_tool(self, tool: SearchTool) -> None:
         """See `Agent`: the search must need a query alone, and the prompt must name no tool."""
-        self._check_names(())
+        super().check_tool(tool)
         name, argument = search_tool_of(tool)
         needed = tool.arguments(name, required=True)
         if needed != [argument]:
@@ -69,17 +68,24 @@ class SearchR1Agent(ChatAgent):
                 do="set tool=search_r1 or tool=top_k",
             )
 
-    def open(self, topic: Topic, tool: SearchTool) -> Episode:
-        """See `Agent`: opens with the authors' prompt, and offers no tools."""
+    def opening(self, topic: Topic, tool: SearchTool) -> list[dict[str, str]]:
+        """See `Agent`: the authors' prompt, with a question mark."""
         question = topic.text.strip()
         question += "" if question.endswith("?") else "?"
-        opening = self.texts.opening(question)
-        return EpisodeWithoutTools(
-            topic, tool, opening=opening, clock=self.clock, resources=self.resources
-        )
+        return super().opening(topic._replace(text=question), tool)
 
-    def _wrap(self, model: ChatModel) -> ChatModel:
-        return _OneReply(model)
+    def request(
+        self, messages: Sequence[Message], sampling: SamplingParams
+    ) -> tuple[Sequence[Message], SamplingParams]:
+        """See `ChatAgent`: sends all messages after that of the user as one text of the assistant,
+        which the model continues."""
+        first = next(n for n, each in enumerate(messages, start=1) if each["role"] == "user")
+        text = "".join(message.get("content") or "" for message in messages[first:])
+        if not text:
+            return messages[:first], sampling
+        extra = {**sampling.extra, **_CONTINUE}
+        reply = {"role": "assistant", "content": text}
+        return [*messages[:first], reply], replace(sampling, extra=extra)
 
     async def _converse(self, conversation: Conversation) -> None:
         while not (reason := conversation.exhausted_budget()):
@@ -129,32 +135,3 @@ def _information(result: ToolResult) -> str:
         title, _, text = (hit.text or hit.snippet).partition("\n")
         lines.append(f"Doc {number}(Title: {title}) {text}")
     return "\n".join(lines)
-
-
-class _OneReply:
-    """A model that continues one reply: all messages after that of the user are sent as one text
-    of the assistant."""
-
-    def __init__(self, model: ChatModel) -> None:
-        self._model = model
-        self.name = model.name
-
-    def ready(self) -> None:
-        self._model.ready()
-
-    async def respond(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        settings: SamplingParams | None = None,
-    ) -> Turn:
-        first = next(n for n, each in enumerate(messages, start=1) if each["role"] == "user")
-        text = "".join(message.get("content") or "" for message in messages[first:])
-        if not text or settings is None:
-            return await self._model.respond(messages[:first], tools, settings)
-        reply = {"role": "assistant", "content": text}
-        settings = replace(settings, extra={**settings.extra, **_CONTINUE})
-        return await self._model.respond([*messages[:first], reply], tools, settings)
-
-    async def close(self) -> None:
-        await self._model.close()

@@ -206,8 +206,8 @@ class DocumentStore(Protocol):
         ...
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
-        """At most `limit` lines from line `offset` (from 1); `KeyError` for an unknown docid,
-        `ValueError` for an offset or a limit out of range."""
+        """At most `limit` lines from line `offset` (from 1), none from past the end on; `KeyError`
+        for an unknown docid."""
         ...
 
     def texts(self, unit_ids: Sequence[str]) -> list[Unit]:

@@ -21,7 +21,6 @@ from soundingline.agents.keyword.clues import Rarity
 from soundingline.agents.literature.planner import (
     MOST_REQUIREMENTS,
     ModelPlanner,
-    OutOfContext,
     SearchPlan,
     load_sections,
 )
@@ -36,7 +35,7 @@ from soundingline.agents.literature.rules import RulePlanner
 from soundingline.agents.literature.scores import Calibration, CandidateScores
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.llm.errors import OutOfMoney
+from soundingline.toolkit.llm.errors import ContextOverflow, OutOfMoney
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.messages import SamplingParams
 from soundingline.toolkit.search.answers import format_answer
@@ -203,7 +202,7 @@ class QuestionSearch:
                 self._ended = "timed_out", "seconds"
         except OutOfTime:
             self._ended = "timed_out", "seconds"
-        except OutOfContext:
+        except ContextOverflow:
             self._ended = "out_of_context", "context_window"
         except OutOfMoney as error:
             self._ended = out_of_money(error)
@@ -283,18 +282,16 @@ class QuestionSearch:
         budget, seconds = self._budget, self._episode.seconds
         spent = self._ledger.by_role(self._qid)
         turns = spent[ROLE].calls if ROLE in spent else 0
-        output = sum(totals.output_tokens for totals in spent.values())
+        exhausted = budget.exhausted(
+            turns=turns,
+            exposed_tokens=self._session.exposures.tokens,
+            output_tokens=sum(totals.output_tokens for totals in spent.values()),
+        )
         if budget.is_late(seconds):
             self._ended = ("timed_out" if budget.is_over(seconds) else "steered", "seconds")
-        elif budget.turns is not None and turns >= budget.turns:
-            self._ended = "out_of_turns", "turns"
-        elif budget.exposed_tokens and self._session.exposures.tokens >= budget.exposed_tokens:
-            self._ended = "out_of_turns", "exposed_tokens"
-        elif budget.output_tokens is not None and output >= budget.output_tokens:
-            self._ended = "out_of_turns", "output_tokens"
-        else:
-            return False
-        return True
+        elif exhausted:
+            self._ended = "out_of_turns", exhausted
+        return budget.is_late(seconds) or bool(exhausted)
 
     def _resume(self) -> int:
         """The number of rounds that earlier starts have finished. All rounds if the last one used

@@ -212,10 +212,6 @@ def fill(section: str, parts: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda match: parts.get(match[1], match[0]), section)
 
 
-class OutOfContext(Exception):
-    """No request fits the context window."""
-
-
 @dataclass(kw_only=True, eq=False)
 class ModelPlanner:
     """Asks a language model for the plan of each round.
@@ -226,8 +222,8 @@ class ModelPlanner:
     by one more request. The documents shown are halved until the request fits the context window.
 
     `rounds`, `queries` and `requirements` are the largest numbers of a question, a round and a
-    checklist, and `shown` that of the documents in a request. `plan` raises `OutOfTime` and
-    `OutOfContext` if there is no reply, and what the model raises.
+    checklist, and `shown` that of the documents in a request. `plan` raises `OutOfTime` if there is
+    no reply, `ContextOverflow` if no request fits the window, and what the model raises.
     """
 
     episode: Episode
@@ -285,8 +281,6 @@ class ModelPlanner:
         patience = self.episode.budget.patience(self.episode.seconds)
         try:
             turn = await within(self.model.respond(messages, (), self.sampling), patience)
-        except ContextOverflow as error:
-            raise OutOfContext from error
         except (Truncated, Refused) as error:
             turn = error.turn or Turn()
         message = turn.message()
@@ -313,7 +307,7 @@ class ModelPlanner:
             if self._room is None or size <= self._room:
                 return text
             if number == 1 or shown <= 1:
-                raise OutOfContext
+                raise ContextOverflow(f"a request of {size} tokens, estimated by its bytes")
             shown //= 2
 
     def _revision(self, scores: CandidateScores, number: int, shown: int) -> str:
@@ -355,17 +349,17 @@ def _coverage(scores: CandidateScores, best: Sequence[str]) -> Iterator[str]:
 def _shown_document(scores: CandidateScores, docid: str, passages: PassageTexts) -> str:
     """A document as the model sees it: its title and score, a line for each requirement with the
     rationale and the id of the passage, and each of these passages once."""
-    known = scores.scores[docid]
+    cells = scores.scores[docid]
     title = one_line(scores.titles.get(docid, ""))[:_LONGEST_TITLE]
     lines = [f"{docid} | {title} | {scores.score(docid):.2f}"]
     for number, need in enumerate(scores.checklist, start=1):
-        if cell := known.get(need):
+        if cell := cells.get(need):
             passage = f" in {cell.passage}" if cell.passage else ""
             rationale = (
                 f": {one_line(cell.rationale)[:_LONGEST_RATIONALE]}" if cell.rationale else ""
             )
             lines.append(f"  {number} {cell.verdict} {cell.score:.2f}{passage}{rationale}")
-    named = dict.fromkeys(known[need].passage for need in scores.checklist if need in known)
+    named = dict.fromkeys(cells[need].passage for need in scores.checklist if need in cells)
     texts = passages(filter(None, named))
     lines += [f"  {name} | {one_line(text)[:_LONGEST_PASSAGE]}" for name, text in texts.items()]
     return "\n".join(lines)

@@ -254,8 +254,8 @@ class Round:
                     self.scores.titles.update({hit.docid: hit.title for hit in hits if hit.title})
             if outcome.served:
                 report.ranking = candidates_of(report.query, outcome.served)
-                known = self.scores.retrieval
-                report.new = sum(docid not in known for docid in report.ranking)
+                earlier = self.scores.retrieval
+                report.new = sum(docid not in earlier for docid in report.ranking)
                 self.scores.add_ranking(report.ranking)
         _raise_first(outcomes)
 
@@ -374,13 +374,13 @@ def restore(
     scores: CandidateScores,
 ) -> dict[str, UsageTotals]:
     """Continue after these rounds. Returns what they have spent, by role."""
-    calls = [call_of(row) for one in checkpoints for row in one["calls"]]
-    exposures = [exposure_of(row) for one in checkpoints for row in one["exposures"]]
-    rows = [one["row"] for one in checkpoints]
+    calls = [call_of(row) for saved in checkpoints for row in saved["calls"]]
+    exposures = [exposure_of(row) for saved in checkpoints for row in saved["exposures"]]
+    rows = [saved["row"] for saved in checkpoints]
     last = checkpoints[-1]
     scores.restore(rows, last["retrieval"], last["titles"])
-    session.restore(calls, exposures, [one["memory"] for one in checkpoints])
-    episode.messages[:] = [message for one in checkpoints for message in one["messages"]]
+    session.restore(calls, exposures, [saved["memory"] for saved in checkpoints])
+    episode.messages[:] = [message for saved in checkpoints for message in saved["messages"]]
     episode.warnings += [*last["warnings"], f"went on after round {len(checkpoints)}"]
     episode.rounds += rows
     episode.earlier_seconds, episode.reply_seconds = last["seconds"], last["reply_seconds"]

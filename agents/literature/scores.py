@@ -57,8 +57,8 @@ class CandidateScores:
         """Add what a scorer returned for a candidate. A candidate with an error counts as unscored
         until all its requirements are scored."""
         rows = zip(requirements, judgement.requirements, strict=True)
-        known = self.scores.setdefault(docid, {})
-        known.update((need, row) for need, row in rows if row is not None)
+        cells = self.scores.setdefault(docid, {})
+        cells.update((need, row) for need, row in rows if row is not None)
         if judgement.probability is not None:
             self.overall[docid] = judgement.probability, judgement.origin
         if judgement.complete:
@@ -72,8 +72,8 @@ class CandidateScores:
 
     def missing(self, docid: str) -> tuple[str, ...]:
         """Requirements of the checklist that have no score in the document."""
-        known = self.scores.get(docid, {})
-        return tuple(need for need in self.checklist if need not in known)
+        cells = self.scores.get(docid, {})
+        return tuple(need for need in self.checklist if need not in cells)
 
     def by_retrieval(self) -> list[str]:
         """All candidates by descending retrieval score."""
@@ -105,8 +105,8 @@ class CandidateScores:
         """The score of a scored document, 0 to 1. A requirement without a score counts 0."""
         if not self.by_checklist:
             return self.probability(docid)
-        known = self.scores[docid]
-        rows = [known[need].score for need in self.checklist if need in known]
+        cells = self.scores[docid]
+        rows = [cells[need].score for need in self.checklist if need in cells]
         mean = sum(rows) / len(self.checklist) if self.checklist else 0.0
         return (mean + self.probability(docid)) / 2
 
@@ -129,8 +129,8 @@ class CandidateScores:
         """The scores of documents by requirement, in one line of text."""
         rows = []
         for docid in docids:
-            known = [self.scores[docid].get(need) for need in self.checklist]
-            cells = ", ".join(f"{row.score:.2f}" if row else "?" for row in known)
+            scores = [self.scores[docid].get(need) for need in self.checklist]
+            cells = ", ".join(f"{row.score:.2f}" if row else "?" for row in scores)
             rows.append(f"{docid} ({cells})")
         requirements = "; ".join(self.checklist)
         return f"Requirements: {requirements}. Met by the best: {'; '.join(rows) or 'none'}."

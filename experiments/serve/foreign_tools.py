@@ -25,7 +25,6 @@ from soundingline.toolkit.search import (
     Tool,
     ToolError,
     ToolOutput,
-    ToolSpec,
     TopK,
 )
 from soundingline.toolkit.search.tool import LARGEST_OFFSET, DocumentPage
@@ -46,10 +45,10 @@ class PiSeriniTools(RankedBrowsing):
     def tools(self) -> Iterable[Tool]:
         limit = Parameter("limit", "How many, at most.", bounds=(1, LARGEST_OFFSET))
         offset = Parameter("offset", "The first one.", bounds=(1, LARGEST_OFFSET))
-        search = ToolSpec(SEARCH, "Rank.", (Parameter("query", "The query."), limit, offset))
-        yield Tool(search, self._ranked, searches_by="query")
-        read = ToolSpec(READ, "Read lines.", (Parameter("docid", "A docid."), offset, limit))
-        yield Tool(read, self._read, reads_by="docid")
+        ranked = (Parameter("query", "The query."), limit, offset)
+        yield Tool(SEARCH, "Rank.", ranked, self._ranked, searches_by="query")
+        read = (Parameter("docid", "A docid."), offset, limit)
+        yield Tool(READ, "Read lines.", read, self._read, reads_by="docid")
 
     def _ranked(self, query: str, limit: int | None, offset: int | None) -> ToolOutput:
         began = time.perf_counter()
@@ -78,13 +77,10 @@ class PiSeriniTools(RankedBrowsing):
         began = time.perf_counter()
         first, count = offset or 1, limit or self.read_limit
         try:
-            read = self.store.lines(parent(docid), 1, 1)
+            read = self.store.lines(parent(docid), first, min(count, self.max_lines))
         except KeyError:
             return ToolOutput(compact_json({"found": False, "docid": docid}))
-        lines: Sequence[str] = ()
-        if first <= read.total:
-            read = self.store.lines(parent(docid), first, min(count, self.max_lines))
-            lines = _fitting(read.lines, self.max_bytes)
+        lines = _fitting(read.lines, self.max_bytes)
         last = first + len(lines) - 1
         truncated = bool(lines) and last < read.total
         page = {

@@ -155,7 +155,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         called = {
             "text": result.text,
             "error": result.call.error,
-            "shown": [] if result.page is None else list(getattr(result.page, "shown", ())),
+            "shown": list(result.page.shown) if result.page else [],
             "seconds": round(result.call.seconds, 6),
         }
         return reply(called, limit=limit)

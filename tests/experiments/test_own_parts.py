@@ -17,7 +17,7 @@ from support.llm_model import ScriptedModel, call, calling, saying
 from soundingline.agents.keyword import KeywordAgent
 from soundingline.toolkit.data import Topic
 from soundingline.toolkit.runs import RunFolder
-from soundingline.toolkit.search import Parameter, Tool, ToolSpec, TopK
+from soundingline.toolkit.search import Parameter, Tool, TopK
 from soundingline.toolkit.search.session import ToolOutput
 from soundingline.toolkit.search.tool import Continuation, DocumentPage
 
@@ -39,7 +39,6 @@ from soundingline.toolkit.search import (
     Tool,
     ToolError,
     ToolOutput,
-    ToolSpec,
 )
 
 
@@ -54,9 +53,8 @@ class SearchAndNext(SearchTool):
 
     def tools(self):
         query = Parameter("query", "What to look for.")
-        search = ToolSpec("search", "Rank the collection.", (query,))
-        yield Tool(search, self._search, searches_by="query")
-        yield Tool(ToolSpec("next", "Show the hits that follow.", ()), self._next)
+        yield Tool("search", "Rank the collection.", (query,), self._search, searches_by="query")
+        yield Tool("next", "Show the hits that follow.", (), self._next)
 
     def _search(self, query):
         _, self.search = self.rank(query, depth=100)
@@ -157,7 +155,7 @@ class LineByLine(TopK):
             Parameter("what", "A docid."),
             Parameter("start", "The line.", bounds=(1, 1000)),
         )
-        yield Tool(ToolSpec("peruse", "Read a line.", (what, start)), self._line, reads_by="what")
+        yield Tool("peruse", "Read a line.", (what, start), self._line, reads_by="what")
 
     def _line(self, what, start):
         lines = self.store.lines(what, start or 1, 1)
@@ -211,7 +209,7 @@ from dataclasses import dataclass
 
 from soundingline.agents.base import Agent
 from soundingline.toolkit.search.tool import ResultsPage
-from soundingline.toolkit.search import (ToolOutput, SearchTool, Parameter, Tool, ToolSpec)
+from soundingline.toolkit.search import (ToolOutput, SearchTool, Parameter, Tool)
 
 
 class Shortest(pt.Transformer):
@@ -242,8 +240,8 @@ class Find(SearchTool):
     shown: int = 3
 
     def tools(self):
-        spec = ToolSpec("find", "Search.", (Parameter("query", "Words."),))
-        yield Tool(spec, self.find, searches_by="query")
+        query = Parameter("query", "Words.")
+        yield Tool("find", "Search.", [query], self.find, searches_by="query")
 
     def find(self, query):
         _, search = self.rank(query, depth=20)

@@ -225,11 +225,11 @@ def _read_satisfaction(
     """Satisfied requirements by qid and docid, in the order of the question's checklist."""
     satisfaction: dict[str, dict[str, tuple[bool, ...]]] = {}
     for location, row in rows(path, SatisfactionRow) if path else ():
-        wanted = len(checklists.get(row.qid, ()))
-        if len(row.satisfied) != wanted:
+        requirements = len(checklists.get(row.qid, ()))
+        if len(row.satisfied) != requirements:
             raise InputError(
                 f"{location} does not fit the checklist of question {row.qid!r}",
-                valid=f"'satisfied' as a list of {wanted} values, true or false",
+                valid=f"'satisfied' as a list of {requirements} values, true or false",
             )
         satisfaction.setdefault(row.qid, {})[row.docid] = tuple(row.satisfied)
     return satisfaction

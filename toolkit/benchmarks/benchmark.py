@@ -29,8 +29,14 @@ class Benchmark:
         qrels: grades by tier, qid and docid. The tier `evidence` is required; the tier `gold`
             has the documents that contain the answer itself.
         answers: accepted short answers by qid.
-        limit: number of questions, the first ones; None for all.
-        qids: a list of the questions to select before `limit`, see `listed_topics`; None for all.
+        qids: a list of the questions among which the next arguments select, see `listed_topics`;
+            None for all.
+        split: `dev` or `test`; None for both. A question belongs to `dev` if the hash of its id is
+            in the lower half of all hashes; it keeps its split when others come or go.
+        sample: number of questions of the split, drawn with `seed`; None for all. A larger sample
+            of one seed contains the smaller ones.
+        seed: of the sample.
+        limit: number of questions of the sample, the first ones; None for all.
         sets: which questions ask for documents besides those with a checklist: True for all of
             them, or their qids.
         checklists: requirements in words by qid, for questions that ask for documents.
@@ -91,6 +97,9 @@ class Benchmark:
         *,
         limit: int | None = None,
         qids: str | None = None,
+        split: str | None = None,
+        sample: int | None = None,
+        seed: int = 0,
         sets: bool | Collection[str] = False,
         checklists: Mapping[str, Sequence[str]] | None = None,
         satisfaction: Mapping[str, Mapping[str, Sequence[bool]]] | None = None,
@@ -101,6 +110,8 @@ class Benchmark:
         remove_evidence: bool = False,
     ) -> None:
         _check_count("limit", limit)
+        _check_count("sample", sample)
+        check_split(split)
         self._choose_corpus(corpus_share, front_matter, remove_evidence)
         self._judged = self._kept(qrels)
         self.name = name
@@ -108,7 +119,7 @@ class Benchmark:
             exclude_own = not _QUESTIONS_ARE_DOCUMENTS.isdisjoint(name.split("-"))
         self.exclude_own = exclude_own
         self.limit = limit
-        self.topics = listed_topics(topics, qids)[:limit]
+        self.topics = _part_of(listed_topics(topics, qids), split, sample, seed)[:limit]
         chosen = {topic.qid for topic in self.topics}
 
         def of_chosen(rows: Mapping[str, T] | None) -> dict[str, T]:
@@ -234,50 +245,28 @@ class Benchmark:
                     return
 
 
-def select_topics(
-    topics: Iterable[Topic],
-    *,
-    qids: str | None = None,
-    split: str | None = None,
-    sample: int | None = None,
-    seed: int = 0,
-    limit: int | None = None,
-) -> list[Topic]:
-    """A part of the questions that depends on nothing but their ids, in their order.
-
-    Args:
-        topics: the questions.
-        qids: a list of the questions among which the next arguments select, see `listed_topics`.
-        split: `dev` or `test`; None for all. A question belongs to `dev` if the hash of its id is
-            in the lower half of all hashes; it keeps its split when others come or go.
-        sample: number of questions of the split, drawn with `seed`; None for all. A larger sample
-            of one seed contains the smaller ones.
-        seed: an integer.
-        limit: number of questions of the sample, the first ones; None for all.
-
-    Raises:
-        InputError: for impossible values, and if no question is left.
-    """
-    check_split(split)
-    _check_count("sample", sample)
-    _check_count("limit", limit)
+def _part_of(
+    topics: Sequence[Topic], split: str | None, sample: int | None, seed: int
+) -> Sequence[Topic]:
+    """The questions of a split, or a sample of them, in their order. `InputError` for a sample of
+    more questions than there are, and if a split has none."""
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise InputError(f"seed={seed!r}", valid="an integer")
-    chosen = known = listed_topics(topics, qids)
+    chosen = topics
     if split is not None:
         is_dev = split == "dev"
-        chosen = [t for t in chosen if (_share("split", t.qid) < 0.5) == is_dev]
+        chosen = [t for t in topics if (_share("split", t.qid) < 0.5) == is_dev]
     if sample is not None:
         if sample > len(chosen):
             valid = f"at most {len(chosen)}, the number of questions"
             raise InputError(f"sample={sample}", valid=valid)
         lowest = set(sorted(chosen, key=lambda t: _share(f"sample {seed}", t.qid))[:sample])
         chosen = [topic for topic in chosen if topic in lowest]
-    if not chosen:
+    if topics and not chosen:
         raise InputError(
-            f"split={split} of {len(known)} questions holds none", do="choose another share"
+            f"split={split} of {len(topics)} questions holds none", do="choose another share"
         )
-    return chosen[:limit]
+    return chosen
 
 
 def check_split(split: str | None) -> None:

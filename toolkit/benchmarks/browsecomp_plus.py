@@ -14,7 +14,7 @@ from urllib.parse import quote
 from pydantic import AliasChoices, BaseModel, Field
 from typing_extensions import NotRequired, TypedDict
 
-from soundingline.toolkit.benchmarks.benchmark import Benchmark, select_topics
+from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.benchmarks.formats import (
     JSON_LINES,
     Id,
@@ -91,9 +91,8 @@ class BrowseCompPlus(Benchmark):
             the rows.
         qrels, gold_qrels: TREC files that replace the lists of the rows as the tiers `evidence`
             and `gold`.
-        split, sample, seed, limit: the selection among those of `qids`; see
-            `select_topics`.
-        qids, corpus_share, front_matter, remove_evidence: see `Benchmark`.
+        qids, split, sample, seed, limit, corpus_share, front_matter, remove_evidence: see
+            `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent, malformed or not decoded by the canary.
@@ -139,19 +138,16 @@ class BrowseCompPlus(Benchmark):
         for tier, path in (("evidence", qrels), ("gold", gold_qrels)):
             if path:
                 tiers[tier] = read_qrels([_existing(f"{tier} qrels", path)])
-        chosen = select_topics(
+        super().__init__(
+            name,
             known_topics,
+            tiers,
+            answers,
+            limit=limit,
             qids=qids,
             split=split,
             sample=sample,
             seed=seed,
-            limit=limit,
-        )
-        super().__init__(
-            name,
-            chosen,
-            tiers,
-            answers,
             corpus_share=corpus_share,
             front_matter=front_matter,
             remove_evidence=remove_evidence,
@@ -410,9 +406,7 @@ class TrecRag(Benchmark):
         qrels: a TREC file of judgements; None for questions without any.
         name: of the benchmark.
         corpus_revision: branch, tag or commit of the data set on the hub.
-        split, sample, seed, limit: the selection among those of `qids`; see
-            `select_topics`.
-        qids, corpus_share, remove_evidence: see `Benchmark`.
+        qids, split, sample, seed, limit, corpus_share, remove_evidence: see `Benchmark`.
 
     Raises:
         InputError: in one line for whatever is absent or malformed.
@@ -439,21 +433,18 @@ class TrecRag(Benchmark):
         self._files = published_files(corpus, corpus_revision)
         if has_json_lines(path):
             located = rows(path, NarrativeRow)
-            known = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
+            asked = distinct_topics(((at, Topic(row.qid, row.text)) for at, row in located), path)
         else:
-            known = read_topics(path)
-        chosen = select_topics(
-            known,
+            asked = read_topics(path)
+        super().__init__(
+            name,
+            asked,
+            {"evidence": grades},
+            limit=limit,
             qids=qids,
             split=split,
             sample=sample,
             seed=seed,
-            limit=limit,
-        )
-        super().__init__(
-            name,
-            chosen,
-            {"evidence": grades},
             corpus_share=corpus_share,
             remove_evidence=remove_evidence,
         )

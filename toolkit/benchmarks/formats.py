@@ -157,11 +157,11 @@ def merge_qrels(qrels: Iterable[tuple[object, Qrel]]) -> dict[str, dict[str, int
             raise InputError(
                 f"{location} has the grade '{grade}'", valid=f"at most {LARGEST_GRADE:,}"
             )
-        known = grades.setdefault(qid, {}).setdefault(docid, grade)
-        if known != grade:
+        earlier = grades.setdefault(qid, {}).setdefault(docid, grade)
+        if earlier != grade:
             raise InputError(
                 f"{location} gives {docid!r} the grade {grade} for question {qid!r}, an earlier "
-                f"line {known}",
+                f"line {earlier}",
                 valid="one grade for a pair",
             )
     return grades
@@ -170,14 +170,14 @@ def merge_qrels(qrels: Iterable[tuple[object, Qrel]]) -> dict[str, dict[str, int
 def distinct_topics(topics: Iterable[tuple[object, Topic]], source: object) -> list[Topic]:
     """The questions of `source`, which come with their locations, in their order. Raises
     `InputError` for a qid that occurs twice, and if there is no question."""
-    known: dict[str, Topic] = {}
+    distinct: dict[str, Topic] = {}
     for location, topic in topics:
-        if topic.qid in known:
+        if topic.qid in distinct:
             raise InputError(f"{location} has the qid {topic.qid!r} a second time", do="Rename it")
-        known[topic.qid] = topic
-    if not known:
+        distinct[topic.qid] = topic
+    if not distinct:
         raise InputError(f"{source} holds no question", valid="at least one")
-    return list(known.values())
+    return list(distinct.values())
 
 
 def read_topics(path: Path) -> list[Topic]:

@@ -114,12 +114,12 @@ class IrDatasetsBenchmark(Benchmark):
         # Queries of the NPL collection end with a line break.
         topics = [(place, Topic(row["query_id"], row["text"].strip())) for place, row in queries]
         answered = ((row["query_id"], row.get("answers")) for _, row in queries)
-        known = {qid: texts for qid, texts in answered if texts is not None}
+        answers_of_queries = {qid: texts for qid, texts in answered if texts is not None}
         super().__init__(
             name or self._documents_id.replace("/", "-"),
             distinct_topics(topics, self.dataset),
             {"evidence": merge_qrels(self._grades())},
-            {**known, **read_answers(answers)},
+            {**answers_of_queries, **read_answers(answers)},
             limit=limit,
             qids=qids,
             sets=sets,
@@ -147,9 +147,9 @@ class IrDatasetsBenchmark(Benchmark):
             return self._corpus_fingerprint
         home, name = Path(_library().util.home_path()), self._documents_id
         stamp = home / "soundingline" / f"{name.replace('/', '-')}-{fingerprint(name)}.json"
-        state, known = self._state(), read_record(stamp)
-        if state and known.get("state") == state:
-            self._corpus_fingerprint = known["corpus"]
+        state, stored = self._state(), read_record(stamp)
+        if state and stored.get("state") == state:
+            self._corpus_fingerprint = stored["corpus"]
         else:
             digest = super().whole_fingerprint()  # may download and so make the files
             if state := self._state():
@@ -165,8 +165,8 @@ class IrDatasetsBenchmark(Benchmark):
             paths.append(Path(handler.docs_path(force=False)))
         with suppress(Exception):
             paths.append(Path(handler.docs_store().path))
-        known = {file for path in paths for file in (path, *path.rglob("*"))}
-        files = sorted(filter(Path.is_file, known))
+        candidates = {file for path in paths for file in (path, *path.rglob("*"))}
+        files = sorted(filter(Path.is_file, candidates))
         stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
         return fingerprint(_RULES, _library().__version__, stats) if stats else ""
 

@@ -38,13 +38,13 @@ def listed_topics(topics: Iterable[Topic], qids: str | Path | None) -> list[Topi
             valid=f"{known}, or a file of ids, one a line",
             do="soundingline slices RUN writes pi_serini_q100.txt and pi_serini_q300.txt",
         )
-    wanted = {line.partition("\t")[0].strip(): None for _, line in lines(path)}
+    listed = {line.partition("\t")[0].strip(): None for _, line in lines(path)}
     known_qids = {topic.qid for topic in topics}
-    unknown = [qid for qid in wanted if qid not in known_qids]
-    if unknown or not wanted:
-        what = f"{len(unknown)} ids of no question, such as {unknown[0]!r}" if unknown else "no id"
-        raise InputError(f"{path} lists {what}", valid="ids of the selected questions, one a line")
-    return [topic for topic in topics if topic.qid in wanted]
+    unknown = [qid for qid in listed if qid not in known_qids]
+    if unknown or not listed:
+        fault = f"{len(unknown)} ids of no question, such as {unknown[0]!r}" if unknown else "no id"
+        raise InputError(f"{path} lists {fault}", valid="ids of the selected questions, one a line")
+    return [topic for topic in topics if topic.qid in listed]
 
 
 def stratum(recall: float, relevant: int) -> str:

@@ -130,7 +130,7 @@ class Resolver:
         title = _normalise_title(without_urls)
         yield "title", set(self._titles.get(title, ()))
         quoted = map(_normalise_title, _QUOTED.findall(without_urls))
-        yield "title", _union(self._titles.get(one) for one in quoted)
+        yield "title", _union(self._titles.get(quotation) for quotation in quoted)
         words = title.split(" ")
         for length in range(min(self._longest_title, len(words)), _FEWEST_WORDS - 1, -1):
             starts = range(len(words) - length + 1)
@@ -138,8 +138,8 @@ class Resolver:
             yield "title", _union(self._titles.get(piece) for piece in pieces)
         similar = self._trigrams.most_similar(title)
         if similar and similar[0][1] >= _LEAST_SIMILARITY:
-            level = [other for other, score in similar if score >= similar[0][1] - _MARGIN]
-            yield "similar title", _union(self._titles[other] for other in level)
+            closest = [match for match, score in similar if score >= similar[0][1] - _MARGIN]
+            yield "similar title", _union(self._titles[match] for match in closest)
 
     @cached_property
     def _longest_title(self) -> int:

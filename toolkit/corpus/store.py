@@ -221,14 +221,10 @@ class SqliteStore:
 
     def lines(self, docid: str, offset: int = 1, limit: int = 200) -> Lines:
         """At most `limit` lines of a document from line `offset` (from 1), without their line
-        breaks; see `sentences.line_spans`. `KeyError` for an unknown docid; `ValueError` for a
-        limit below 1, and for an offset without a line."""
-        if limit < 1:
-            raise ValueError(f"limit is {limit}; it must be at least 1")
+        breaks, and none from past the end on; see `segmentation.line_spans`. `KeyError` for an
+        unknown docid."""
         document = self.document(docid)
         spans = line_spans(document.text)
-        if not 1 <= offset <= len(spans):
-            raise ValueError(f"offset is {offset}; document {docid!r} has lines 1 to {len(spans)}")
         chosen = spans[offset - 1 : offset - 1 + limit]
         lines = [without_break(document.text[start:end]) for start, end in chosen]
         return Lines(document.docid, document.title, offset, lines, len(spans))
@@ -431,11 +427,11 @@ class _Database:
         if self._closed:
             raise ValueError(f"{self._name} was closed")
         # SQLite forbids the use of a connection that was inherited through a fork.
-        own: _Connection | None = getattr(self._local, "connection", None)
-        if own is None or own.process != os.getpid():
-            own = self._local.connection = _Connection(self._uri)
-            self._connections.add(own)
-        return own
+        connection: _Connection | None = getattr(self._local, "connection", None)
+        if connection is None or connection.process != os.getpid():
+            connection = self._local.connection = _Connection(self._uri)
+            self._connections.add(connection)
+        return connection
 
     def close(self) -> None:
         """Close the connections of all threads; later queries raise `ValueError`."""

@@ -20,7 +20,6 @@ from soundingline.toolkit.search.tool import (
     Parameter,
     ResultsPage,
     ToolError,
-    ToolSpec,
 )
 from soundingline.toolkit.search.top_k import TopK
 
@@ -40,7 +39,6 @@ __all__ = [
     "Tool",
     "ToolError",
     "ToolOutput",
-    "ToolSpec",
     "TopK",
     "format_answer",
     "parse_answer",

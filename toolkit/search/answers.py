@@ -293,15 +293,15 @@ def shown_texts(calls: Iterable[RecordedCall]) -> list[ShownText]:
     last_lines: dict[str, tuple[int, int]] = {}  # docid -> the place of its text, its last line
     for call in calls:
         for (first, last), each in [] if call.error else _parts(call):
-            place, before = last_lines.get(each.docid, (0, -1))
-            if first and first == before + 1:
-                joined = f"{texts[place].text}\n{each.text}"
-                texts[place] = texts[place]._replace(text=joined)
+            index, last_line = last_lines.get(each.docid, (0, -1))
+            if first and first == last_line + 1:
+                joined = f"{texts[index].text}\n{each.text}"
+                texts[index] = texts[index]._replace(text=joined)
             else:
-                place = len(texts)
+                index = len(texts)
                 texts.append(each)
             if first:
-                last_lines[each.docid] = place, last
+                last_lines[each.docid] = index, last
     return texts
 
 

@@ -34,12 +34,10 @@ from soundingline.toolkit.search.tool import (
     DocumentPage,
     Parameter,
     ResultsPage,
-    ToolError,
-    ToolSpec,
     document_page,
     one_line,
-    quoted,
     short,
+    unknown_docid,
 )
 from soundingline.toolkit.tokens import WORDS, Tokenizer
 from soundingline.toolkit.trajectory import Exposure, RecordedCall
@@ -184,15 +182,16 @@ class Literature(SearchTool):
         docid = Parameter("docid", "A docid as results show it.")
         docids = Parameter("docids", f"Up to {MOST_DOCIDS} docids, separated by spaces.")
         question = Parameter("question", "What is asked for, as a whole.")
-        search = ToolSpec(
+        yield Tool(
             "search",
             f"Rank the collection for a query. Shows titles of the {self.hits} best documents.",
             (Parameter("query", "What the documents should speak of."),),
+            self._search,
+            searches_by="query",
         )
-        yield Tool(search, self._search, searches_by="query")
         layers = (METADATA, ABSTRACT, TEXT)
         offset = "First line of the text to show (default 1)."
-        read = ToolSpec(
+        yield Tool(
             "read",
             "Read a document: its abstract (default), its metadata, or its text by lines.",
             (
@@ -200,11 +199,12 @@ class Literature(SearchTool):
                 Parameter("layer", "What to read.", choices=layers, default=ABSTRACT),
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
             ),
+            self._read,
+            reads_by="docid",
         )
-        yield Tool(read, self._read, reads_by="docid")
         if operators.links is not None:
             ways = DIRECTIONS
-            expand = ToolSpec(
+            yield Tool(
                 "expand",
                 "The documents that some documents refer to (out), that refer to them (in), or "
                 "both (default); those linked with most of them first.",
@@ -212,38 +212,38 @@ class Literature(SearchTool):
                     docids,
                     Parameter("direction", "Which links to follow.", choices=ways, default="both"),
                 ),
+                partial(self._expand, operators.links),
             )
-            yield Tool(expand, partial(self._expand, operators.links))
         if operators.locator is not None:
-            locate = ToolSpec(
+            yield Tool(
                 "locate",
                 f"The {self.passages} passages of a document that speak most of a requirement.",
                 (docid, Parameter("requirement", "One requirement, in words.")),
+                partial(self._locate, operators.locator),
             )
-            yield Tool(locate, partial(self._locate, operators.locator))
         if operators.locator is not None and operators.scorer is not None:
-            score = ToolSpec(
+            yield Tool(
                 "score",
                 "Hold documents against requirements: for each, whether its evidence meets them.",
                 (docids, Parameter("requirements", "One requirement on each line."), question),
+                partial(self._score, operators.locator, operators.scorer),
             )
-            yield Tool(score, partial(self._score, operators.locator, operators.scorer))
         if operators.order is not None:
             best_first = Parameter("docids", f"Up to {MOST_DOCIDS} docids, the best first.")
-            order = ToolSpec(
+            yield Tool(
                 "order",
                 "Put documents in order by comparing them with each other.",
                 (best_first, question),
+                partial(self._order, operators.order),
             )
-            yield Tool(order, partial(self._order, operators.order))
         if operators.resolver is not None:
-            resolve = ToolSpec(
+            yield Tool(
                 "resolve",
                 "Which documents of the collection titles, urls or identifiers mean, one on each "
                 "line.",
                 (Parameter("findings", "One title, url or identifier on each line."),),
+                partial(self._resolve, operators.resolver),
             )
-            yield Tool(resolve, partial(self._resolve, operators.resolver))
 
     def _search(self, query: str) -> ToolOutput:
         _, search = self.rank(query, self.depth)
@@ -396,20 +396,20 @@ class Literature(SearchTool):
 
     def _resolve(self, resolver: Resolver, findings: str) -> ToolOutput:
         resolutions = resolver.resolve_lines(findings)
-        docids = list(dict.fromkeys(one.docid for one in resolutions if one.docid))
+        docids = list(dict.fromkeys(found.docid for found in resolutions if found.docid))
         hits = [
             Hit(docid, docid, rank, 1.0, title=self._title(docid))
             for rank, docid in enumerate(docids, start=1)
         ]
         lines = []
-        for one in resolutions:
-            means = f"{one.how}{': ' if one.candidates else ''}"
-            means += ", ".join(one.candidates[:_CANDIDATES])
-            if (more := len(one.candidates) - _CANDIDATES) > 0:
-                means += f" and {more} more"
-            if one.docid:
-                means = f"docid={one.docid} {self._title(one.docid)} (by {one.how})"
-            lines.append(f"{short(one.finding.strip())}: {means}")
+        for found in resolutions:
+            meaning = f"{found.how}{': ' if found.candidates else ''}"
+            meaning += ", ".join(found.candidates[:_CANDIDATES])
+            if (more := len(found.candidates) - _CANDIDATES) > 0:
+                meaning += f" and {more} more"
+            if found.docid:
+                meaning = f"docid={found.docid} {self._title(found.docid)} (by {found.how})"
+            lines.append(f"{short(found.finding.strip())}: {meaning}")
         page = ResultsPage("", tuple(hits), len(hits), layer=METADATA)
         return ToolOutput("\n".join([f"[{len(docids)} of {len(resolutions)} found]", *lines]), page)
 
@@ -430,12 +430,8 @@ class Literature(SearchTool):
             for docid in docids or [""]:
                 self.store.document(docid)
         except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(docid)} is unknown. Give a docid as results show it.",
-                tool=tool,
-                field=argument,
-            ) from None
+            do = "Give a docid as results show it."
+            raise unknown_docid(docid, do, tool=tool, field=argument) from None
 
 
 def first_sentences(text: str, most: int, tokens: Tokenizer = WORDS) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from soundingline.toolkit.data import PASSAGE_MARK, Hit, Unit, parent
+from soundingline.toolkit.data import Hit, Unit, parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.search.session import CachedSearch, SearchTool, Tool, ToolOutput
 from soundingline.toolkit.search.tool import (
@@ -13,18 +13,17 @@ from soundingline.toolkit.search.tool import (
     Parameter,
     ResultsPage,
     ToolError,
-    ToolSpec,
     call_text,
     document_page,
     line_of,
     quoted,
     results_page,
     short,
+    unknown_docid,
 )
 
 SNIPPETS = ("window", "first_match", "none")
 _BROWSE, _READ = "read_search_results", "read_document"
-_LONGEST_PASSAGE_SUFFIX = len(PASSAGE_MARK) + 9
 
 
 @dataclass(kw_only=True, eq=False)
@@ -103,20 +102,19 @@ class RankedBrowsing(SearchTool):
         return Parameter("reason", description, blank=True, words=self.reason_words, usage=usage)
 
     def tools(self) -> Iterable[Tool]:
-        search = ToolSpec(
+        yield Tool(
             "search",
             f"Rank the collection for a query. Shows the first {self.page} hits and keeps up "
             f"to {self.depth} under a search_id, which read_search_results pages through.",
             (self.reason, Parameter("query", "The search query.")),
+            self._search,
+            searches_by="query",
+            usage=f"Rank the collection for a query, and show the first {self.page} hits. The "
+            "ranking is kept under a search_id.",
         )
-        usage = (
-            f"Rank the collection for a query, and show the first {self.page} hits. The ranking is "
-            "kept under a search_id."
-        )
-        yield Tool(search, self._search, searches_by="query", usage=usage)
         offset = f"First rank to show (default {self.page + 1})."
         limit = f"Hits to show (default {self.browse_page})."
-        browse = ToolSpec(
+        yield Tool(
             _BROWSE,
             "Show more hits of an earlier search, without searching again.",
             (
@@ -125,9 +123,12 @@ class RankedBrowsing(SearchTool):
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 Parameter("limit", limit, bounds=(1, self.max_page)),
             ),
+            self._read_search_results,
+            usage="Show further hits of a ranking that you have, without searching again. Page "
+            "through a ranking that looks promising before you make another one.",
         )
         offset, limit = "First line to show (default 1).", f"Lines (default {self.read_limit})."
-        read = ToolSpec(
+        yield Tool(
             _READ,
             "Read a document by lines. The id of a passage shows its document, from the line where "
             "the passage starts unless offset is given.",
@@ -137,18 +138,12 @@ class RankedBrowsing(SearchTool):
                 Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 Parameter("limit", limit, bounds=(1, self.max_lines)),
             ),
+            self._read_document,
+            reads_by="docid",
+            usage="Show the lines of one document. Excerpts are short and may mislead: open a "
+            "document before you rely on it. Read a moderate number of lines, and continue from "
+            "the line where the page ended if the document still matters.",
         )
-        usage = (
-            "Show further hits of a ranking that you have, without searching again. Page through a "
-            "ranking that looks promising before you make another one."
-        )
-        yield Tool(browse, self._read_search_results, usage=usage)
-        usage = (
-            "Show the lines of one document. Excerpts are short and may mislead: open a document "
-            "before you rely on it. Read a moderate number of lines, and continue from the line "
-            "where the page ended if the document still matters."
-        )
-        yield Tool(read, self._read_document, reads_by="docid", usage=usage)
 
     def _search(self, query: str, reason: str) -> ToolOutput:
         """The first hits of a new search. `reason` changes nothing."""
@@ -219,13 +214,8 @@ class RankedBrowsing(SearchTool):
             first = offset or self._first_line(docid)
             lines = self.read_lines(_READ, parent(docid), first, count, reason="...")
         except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(docid)} is unknown. Call search(...) first and read a docid that "
-                "its results show.",
-                tool=_READ,
-                field="docid",
-            ) from None
+            do = "Call search(...) first and read a docid that its results show."
+            raise unknown_docid(docid, do, tool=_READ) from None
         following = {"reason": "...", "docid": lines.docid, "offset": 0, "limit": count}
         limits = (self.max_lines, self.max_bytes)
         return ToolOutput(*document_page(lines, _READ, following, limits, limit))
@@ -235,9 +225,6 @@ class RankedBrowsing(SearchTool):
         docid = parent(unit_id)
         if docid == unit_id:
             return 1
-        # No document has so many passages, and a store might compute with the number.
-        if len(unit_id) - len(docid) > _LONGEST_PASSAGE_SUFFIX:
-            raise KeyError(unit_id)
         passage = self.store.texts([unit_id])[0].text
         return line_of(passage, self.store.lines(docid, 1, LARGEST_OFFSET).lines)
 

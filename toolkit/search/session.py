@@ -25,13 +25,13 @@ from soundingline.toolkit.data import (
     parents,
 )
 from soundingline.toolkit.errors import FileName, InputError, check_int
+from soundingline.toolkit.llm.messages import tool_spec
 from soundingline.toolkit.search.answers import parse_answer
 from soundingline.toolkit.search.tool import (
     Page,
-    Refusal,
+    Parameter,
     ToolError,
     ToolResult,
-    ToolSpec,
     call_text,
     quoted,
     recordable,
@@ -72,26 +72,62 @@ class ToolOutput(NamedTuple):
     """
 
     text: str
-    page: Page | Refusal | None = None
+    page: Page | None = None
     search: CachedSearch | None = None
 
 
-class Tool(NamedTuple):
-    """A tool of an interface. `serve` takes the checked arguments by name; `searches_by` names the
-    argument for the query of a tool that searches, and `reads_by` that for the id of a document or
-    unit of a tool that reads. `usage` is what a prompt says about the tool (`instructions`), by
-    default the description of its spec.
+@dataclass(frozen=True)
+class Tool:
+    """A tool of an interface.
+
+    Args:
+        name, description, parameters: as a model sees them.
+        serve: takes the checked arguments by name.
+        searches_by: the name of the argument for the query of a tool that searches.
+        reads_by: the name of the argument for the id of a document or unit of a tool that reads.
+        usage: what a prompt says about the tool (`instructions`), by default the description.
 
     Example:
-        >>> [each.spec.name for each in tool.tools()]
+        >>> [each.name for each in tool.tools()]
         ['search', 'read_search_results', 'read_document']
     """
 
-    spec: ToolSpec
+    name: str
+    description: str
+    parameters: Sequence[Parameter]
     serve: Callable[..., ToolOutput]
     searches_by: str = ""
     reads_by: str = ""
     usage: str = ""
+
+    def schema(self) -> dict[str, Any]:
+        """The tool in the function-calling form that model APIs share. The schema is strict: every
+        argument is required (optional ones are nullable) and no other is allowed."""
+        properties = {parameter.name: parameter.schema() for parameter in self.parameters}
+        return tool_spec(self.name, self.description, properties)
+
+    def check(self, arguments: Any) -> dict[str, Any]:
+        """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
+        accepted = [parameter.name for parameter in self.parameters]
+        names = ", ".join(accepted)
+        if not isinstance(arguments, Mapping):
+            raise ToolError(
+                "arguments_not_an_object",
+                f"arguments must be a JSON object; got {quoted(arguments)}. "
+                f"Call {self.name} again with {names}.",
+                tool=self.name,
+            )
+        for name in arguments:
+            if name not in accepted:
+                raise ToolError(
+                    "unknown_argument",
+                    f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",
+                    tool=self.name,
+                )
+        return {
+            parameter.name: parameter.check(arguments.get(parameter.name), self.name)
+            for parameter in self.parameters
+        }
 
 
 @dataclass(kw_only=True, eq=False)
@@ -154,7 +190,7 @@ class SearchTool(ABC):
         self._queries: list[str] = []
         self._calls: list[RecordedCall] = []
         self.begin()
-        self._tools = {tool.spec.name: tool for tool in self.tools()}
+        self._tools = {tool.name: tool for tool in self.tools()}
 
     def begin(self) -> None:  # noqa: B027 (most interfaces have no state of their own)
         """Called by `open`. A subclass creates its own state here."""
@@ -175,14 +211,14 @@ class SearchTool(ABC):
     @property
     def search_tool(self) -> tuple[str, str] | None:
         """The first tool that searches, and its argument for the query; None without one."""
-        tools = self._opened_tools.items()
-        return next(((name, tool.searches_by) for name, tool in tools if tool.searches_by), None)
+        tools = self._opened_tools.values()
+        return next(((each.name, each.searches_by) for each in tools if each.searches_by), None)
 
     @property
     def read_tool(self) -> tuple[str, str] | None:
         """The first tool that reads, and its argument for the id; None without one."""
-        tools = self._opened_tools.items()
-        return next(((name, tool.reads_by) for name, tool in tools if tool.reads_by), None)
+        tools = self._opened_tools.values()
+        return next(((each.name, each.reads_by) for each in tools if each.reads_by), None)
 
     @property
     def calls(self) -> Sequence[RecordedCall]:
@@ -191,21 +227,21 @@ class SearchTool(ABC):
 
     def specs(self) -> list[dict[str, Any]]:
         """`[{"name", "description", "parameters"}]`, with parameters as strict JSON schemas."""
-        return [tool.spec.schema() for tool in self._opened_tools.values()]
+        return [tool.schema() for tool in self._opened_tools.values()]
 
     def arguments(self, name: str, *, required: bool = False) -> list[str]:
         """The names of a tool's arguments, or of those alone that a call must give; empty for an
         unknown tool."""
         tool = self._opened_tools.get(name)
-        parameters = tool.spec.parameters if tool else ()
+        parameters = tool.parameters if tool else ()
         return [each.name for each in parameters if not (required and each.is_optional)]
 
     def instructions(self) -> str:
         """What a prompt says about the tools: a line for each, and what its arguments add once for
         all tools that have them."""
         tools = self._opened_tools.values()
-        lines = [f"- {tool.spec.name}: {tool.usage or tool.spec.description}" for tool in tools]
-        arguments = [parameter.usage for tool in tools for parameter in tool.spec.parameters]
+        lines = [f"- {tool.name}: {tool.usage or tool.description}" for tool in tools]
+        arguments = [parameter.usage for tool in tools for parameter in tool.parameters]
         return "\n".join([*lines, *dict.fromkeys(filter(None, arguments))])
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -228,11 +264,10 @@ class SearchTool(ABC):
                 valid = ", ".join(tools)
                 message = f"there is no tool {quoted(name)}. Call one of: {valid}."
                 raise ToolError("unknown_tool", message)
-            text, page, search = tool.serve(**tool.spec.check(arguments))
+            text, page, search = tool.serve(**tool.check(arguments))
         except ToolError as failure:
-            text, page, search = str(failure), failure.refusal, None
-            error = failure.refusal.code
-        layer = {"layer": page.layer} if isinstance(page, Page) and page.layer else {}
+            text, page, search, error = str(failure), None, None, failure.code
+        layer = {"layer": page.layer} if page is not None and page.layer else {}
         call = RecordedCall(
             name=name if isinstance(name, str) and name.isprintable() else quoted(name),
             arguments=recordable(arguments),
@@ -241,7 +276,7 @@ class SearchTool(ABC):
             seconds=self.clock() - started,
             tokens=self.tokens.count(text),
             ranking=search.unit_ids if search else (),
-            shown=tuple(page.shown) if isinstance(page, Page) else (),
+            shown=() if page is None else tuple(page.shown),
             notes={**(search.notes if search else {}), **layer},
         )
         return ToolResult(call, page)
@@ -254,7 +289,7 @@ class SearchTool(ABC):
                 self._calls.append(call)
             self.exposures.count(call.tokens)
             self.exposures.surface(parents(call.ranking))
-            if isinstance(page, Page):
+            if page is not None:
                 self.exposures.show(page.tier, map(parent, page.exposed), page.layer)
         return result
 
@@ -298,16 +333,13 @@ class SearchTool(ABC):
         """At most `limit` lines of a document from line `first`. Raises `KeyError` for an unknown
         docid, and a `ToolError` of `tool` for a line past the end, whose message names the call for
         the beginning, with the arguments `extra` in front."""
-        try:
-            return self.store.lines(docid, first, limit)
-        except ValueError:
-            total = self.store.lines(docid, 1, 1).total
-            if first <= total:
-                raise
+        lines = self.store.lines(docid, first, limit)
+        if lines.lines:
+            return lines
         again = call_text(tool, **extra, docid=docid, offset=1)
         raise ToolError(
             "past_the_end",
-            f"document {quoted(docid)} has {total} lines; line {first} is past its end. "
+            f"document {quoted(docid)} has {lines.total} lines; line {first} is past its end. "
             f"Call {again} for its beginning.",
             tool=tool,
             field="offset",
@@ -329,7 +361,7 @@ class ExposureLog:
     tier: surfaced (in a ranking, shown or not), previewed (on a page of results; where pages have
     excerpts, with one), opened (its text was read) and cited (by the answer). `rows` has one row
     for the first showing of each document, and of each layer of it, in the last three tiers, with
-    the tokens of all tool output up to the end of the call.
+    the tokens of all tool output up to the end of the call; `tokens` are those so far.
 
     Example:
         >>> _ = tool.call("search", {"reason": "Where is it?", "query": "old mill"})
@@ -344,7 +376,7 @@ class ExposureLog:
         self._layers: set[tuple[str, str, str]] = set()
         self._rows: list[Exposure] = []
         self._calls = 0
-        self._tokens = 0
+        self.tokens = 0
 
     @property
     def tiers(self) -> Mapping[str, Sequence[str]]:
@@ -359,11 +391,6 @@ class ExposureLog:
         """The documents that calls have returned, which are those that an answer can cite."""
         surfaced, previewed, opened = (self._tiers[tier] for tier in TIERS[:3])
         return (surfaced | previewed | opened).keys()
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all tool output so far."""
-        return self._tokens
 
     def restore(self, calls: Sequence[RecordedCall], rows: Sequence[Exposure]) -> None:
         """Continue a log that recorded these calls and rows."""
@@ -380,7 +407,7 @@ class ExposureLog:
     def count(self, tokens: int) -> None:
         """Count a call whose output has `tokens` tokens, before its `surface` and `show`."""
         self._calls += 1
-        self._tokens += tokens
+        self.tokens += tokens
 
     def surface(self, docids: Iterable[str]) -> None:
         """Add the documents of a ranking, best first."""
@@ -395,5 +422,5 @@ class ExposureLog:
             if (tier, docid, layer) not in self._layers:
                 self._layers.add((tier, docid, layer))
                 self._rows.append(
-                    Exposure(self._calls, tier, docid, len(self._shown), self._tokens, layer)
+                    Exposure(self._calls, tier, docid, len(self._shown), self.tokens, layer)
                 )

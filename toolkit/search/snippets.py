@@ -187,10 +187,10 @@ def _find(
     places of a stem do not overlap. Stops when `matches` is full; returns their number."""
     stems, shapes, heads = query
     free = np.zeros(len(shapes), np.int64)  # where the next place of a stem may start
-    wanted = (1 << len(shapes)) - 1
+    searched = (1 << len(shapes)) - 1
     count = 0
     for start in range(len(text)):
-        candidates = wanted
+        candidates = searched
         for position in range(min(_PREFIX, len(text) - start)):
             candidates &= heads[position, text[start + position] & 255]
             if candidates == 0:
@@ -206,7 +206,7 @@ def _find(
                 free[stem] = start + length
                 counts[0, stem] += 1
                 if counts[0, stem] == most:
-                    wanted ^= 1 << stem
+                    searched ^= 1 << stem
                 end = _end(text, letters, start, start + length, ending)
                 if end:
                     counts[1, stem] += 1
@@ -215,7 +215,7 @@ def _find(
                     if count == len(matches):
                         return count
             stem += 1
-        if wanted == 0:
+        if searched == 0:
             break
     return count
 

@@ -11,16 +11,13 @@ from itertools import accumulate
 from typing import Any, ClassVar
 
 from soundingline.toolkit.data import Hit, Lines
-from soundingline.toolkit.json_text import has_surrogates
-from soundingline.toolkit.llm.messages import tool_spec
+from soundingline.toolkit.json_text import decode_json, has_surrogates
 from soundingline.toolkit.trajectory import RecordedCall
 
 MAX_CHARACTERS = 10_000  # of a string argument
 LARGEST_OFFSET = 10**9  # the largest rank or line that a call may name
 # Layers of reading, cheapest first.
 METADATA, ABSTRACT, EVIDENCE, TEXT = LAYERS = ("metadata", "abstract", "evidence", "text")
-# No tool takes nested arguments; deep nesting could exhaust the recursion of JSON writers.
-_DEEPEST_ARGUMENTS = 20
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 # One encoder for all calls: `json.dumps` makes a new one whenever it is called with options.
 json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
@@ -120,49 +117,6 @@ class Parameter:
         return value
 
 
-@dataclass(frozen=True)
-class ToolSpec:
-    """The name, description and parameters of a tool, as a model sees them.
-
-    Example:
-        >>> ToolSpec("find", "Search the collection.", (Parameter("query", "What to find."),)).name
-        'find'
-    """
-
-    name: str
-    description: str
-    parameters: tuple[Parameter, ...]
-
-    def schema(self) -> dict[str, Any]:
-        """The tool in the function-calling form that model APIs share. The schema is strict: every
-        argument is required (optional ones are nullable) and no other is allowed."""
-        properties = {parameter.name: parameter.schema() for parameter in self.parameters}
-        return tool_spec(self.name, self.description, properties)
-
-    def check(self, arguments: Any) -> dict[str, Any]:
-        """The arguments as the tool takes them; `ToolError` for the first that is not valid."""
-        known = [parameter.name for parameter in self.parameters]
-        names = ", ".join(known)
-        if not isinstance(arguments, Mapping):
-            raise ToolError(
-                "arguments_not_an_object",
-                f"arguments must be a JSON object; got {quoted(arguments)}. "
-                f"Call {self.name} again with {names}.",
-                tool=self.name,
-            )
-        for name in arguments:
-            if name not in known:
-                raise ToolError(
-                    "unknown_argument",
-                    f"{self.name} has no argument {quoted(name)}. Call it again with {names} only.",
-                    tool=self.name,
-                )
-        return {
-            parameter.name: parameter.check(arguments.get(parameter.name), self.name)
-            for parameter in self.parameters
-        }
-
-
 class ToolError(Exception):
     """A refused call. Its message tells the model what was wrong and what to do next.
 
@@ -177,9 +131,15 @@ class ToolError(Exception):
     """
 
     def __init__(self, code: str, message: str, *, tool: str = "", field: str = "") -> None:
-        self.refusal = Refusal(code, tool, field)
+        self.code = code
         where = f"{tool and f' tool={tool}'}{field and f' field={field}'}"
         super().__init__(f"[error code={code}{where}] {message}")
+
+
+def unknown_docid(docid: str, do: str, *, tool: str, field: str = "docid") -> ToolError:
+    """The refusal of a call that names a document which the store does not have."""
+    message = f"docid {quoted(docid)} is unknown. {do}"
+    return ToolError("unknown_docid", message, tool=tool, field=field)
 
 
 class Page(ABC):
@@ -295,20 +255,12 @@ class DocumentPage(Page):
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Code, tool and argument of a refused call, see `ToolError`."""
-
-    code: str
-    tool: str = ""
-    field: str = ""
-
-
-@dataclass(frozen=True)
 class ToolResult:
-    """The record of a tool call, and what its output shows, as values, which is not recorded."""
+    """The record of a tool call, and what its output shows, as values, which is not recorded; None
+    for an output without documents, such as that of a refused call."""
 
     call: RecordedCall
-    page: Page | Refusal | None = None
+    page: Page | None = None
 
     @property
     def text(self) -> str:
@@ -340,21 +292,12 @@ def call_text(tool: str, **arguments: Any) -> str:
 
 def recordable(arguments: Any) -> dict[str, Any]:
     """Arguments of a call, or notes of a search, for the record. What JSON or UTF-8 cannot
-    represent, or is nested too deeply, becomes `{"unreadable": ...}`."""
+    represent, or is nested too deeply (`decode_json`), becomes `{"unreadable": ...}`."""
     try:
-        if isinstance(arguments, Mapping) and _shallow(arguments, _DEEPEST_ARGUMENTS):
-            json_text(arguments).encode()
-            return {str(name): value for name, value in arguments.items()}
-    except (TypeError, ValueError):
-        pass
-    return {"unreadable": quoted(arguments)}
-
-
-def _shallow(value: Any, levels: int) -> bool:
-    if not isinstance(value, (Mapping, list, tuple)):
-        return True
-    inner = value.values() if isinstance(value, Mapping) else value
-    return levels > 0 and all(_shallow(item, levels - 1) for item in inner)
+        recorded = decode_json(json_text(arguments).encode())
+    except (TypeError, ValueError, RecursionError):
+        recorded = None
+    return recorded if isinstance(recorded, dict) else {"unreadable": quoted(arguments)}
 
 
 # The text of result pages and document pages, cut between hits or lines to a limited size.

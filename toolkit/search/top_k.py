@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from soundingline.toolkit.data import Hit, heading, parent
@@ -16,11 +16,9 @@ from soundingline.toolkit.search.tool import (
     DocumentPage,
     Parameter,
     ResultsPage,
-    ToolError,
-    ToolSpec,
     document_page,
-    quoted,
     short,
+    unknown_docid,
 )
 from soundingline.toolkit.trajectory import QUERIES
 
@@ -72,17 +70,18 @@ class TopK(SearchTool):
 
     def tools(self) -> Iterable[Tool]:
         cut = f" (the first {self.max_tokens} tokens)" if self.max_tokens else ""
-        search = ToolSpec(
+        yield Tool(
             "search",
             f"Search the collection. Returns the {self.k} best hits with their docids, scores "
             f"and texts{cut}.",
             (Parameter(self.query_argument, "The search query."),),
+            self._search,
+            searches_by=self.query_argument,
+            usage=f"Rank the collection for a query, and show the {self.k} best texts{cut}.",
         )
-        usage = f"Rank the collection for a query, and show the {self.k} best texts{cut}."
-        yield Tool(search, self._search, searches_by=self.query_argument, usage=usage)
         if self.get_document:
             offset = "First line to show, for further pages (default 1)."
-            read = ToolSpec(
+            read = Tool(
                 _READ,
                 "Return the whole text of a document, or of a long one the first page, which tells "
                 "the call for the next. The id of a passage gives its document.",
@@ -90,18 +89,20 @@ class TopK(SearchTool):
                     Parameter("docid", "A docid as search results show it."),
                     Parameter("offset", offset, bounds=(1, LARGEST_OFFSET)),
                 ),
+                self._get_document,
+                reads_by="docid",
+                usage="Show the whole text of a document. Call it for a document whose text was "
+                "cut before you rely on it.",
             )
-            usage = (
-                "Show the whole text of a document. Call it for a document whose text was cut "
-                "before you rely on it."
-            )
-            serve: Callable[..., ToolOutput] = self._get_document
             if self.output == "json":
-                description = (
-                    "Return the whole text of a document. The id of a passage gives its own."
+                read = replace(
+                    read,
+                    description="Return the whole text of a document. The id of a passage gives "
+                    "its own.",
+                    parameters=read.parameters[:1],
+                    serve=self._json_document,
                 )
-                read, serve = ToolSpec(_READ, description, read.parameters[:1]), self._json_document
-            yield Tool(read, serve, reads_by="docid", usage=usage)
+            yield read
 
     def _search(self, **arguments: str) -> ToolOutput:
         _, search = self.rank(arguments[self.query_argument], self.k)
@@ -143,13 +144,8 @@ class TopK(SearchTool):
                     return ToolOutput(text, page)
             lines = self.read_lines(_READ, docid, offset or 1, LARGEST_OFFSET)
         except KeyError:
-            raise ToolError(
-                "unknown_docid",
-                f"docid {quoted(named)} is unknown. Call search(...) first and get a docid that "
-                "its results show.",
-                tool=_READ,
-                field="docid",
-            ) from None
+            do = "Call search(...) first and get a docid that its results show."
+            raise unknown_docid(named, do, tool=_READ) from None
         call = {"docid": lines.docid, "offset": 0}
         return ToolOutput(*document_page(lines, _READ, call, (LARGEST_OFFSET, self.max_bytes)))
 

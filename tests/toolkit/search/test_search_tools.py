@@ -33,7 +33,7 @@ from soundingline.toolkit.search import (
 )
 from soundingline.toolkit.search.answers import shown_texts
 from soundingline.toolkit.search.literature import first_sentences
-from soundingline.toolkit.search.tool import Continuation, DocumentPage, Refusal, ResultsPage
+from soundingline.toolkit.search.tool import Continuation, DocumentPage, ResultsPage
 from soundingline.toolkit.tokens import count_tokens
 from soundingline.toolkit.trajectory import Exposure
 
@@ -120,8 +120,10 @@ def test_a_wrong_call_is_refused_and_exposes_nothing(row, code, kind, changed, v
             call = (name, value)
         result = tool.call(*call)
         field = argument if argument in {row.query, "docid", "offset"} else ""
-        assert result.page == Refusal(code, "" if changed == "" else name, field)
-        assert result.text.startswith(f"[error code={code}") and says in result.text
+        where = f" tool={name}" if changed != "" else ""
+        where += f" field={field}" if field else ""
+        assert result.page is None and says in result.text
+        assert result.text.startswith(f"[error code={code}{where}] ")
         assert len(result.text) < 500
         assert result.call.error == code and not result.call.shown and not result.call.ranking
         assert (tool.exposures.tiers, tool.exposures.rows) == before
@@ -156,7 +158,7 @@ def test_a_blocked_session_refuses_every_call_with_the_reason(row):
     tool.block("Time is over: answer now.")
     for name in (row.search[0], "nonsense"):
         result = tool.call(name, row.search[1])
-        assert result.page == Refusal("blocked") and result.call.error == "blocked"
+        assert result.page is None and result.call.error == "blocked"
         assert "Time is over: answer now." in result.text
     assert not any(tool.exposures.tiers.values())
 
@@ -295,7 +297,7 @@ def test_any_call_ends_in_a_result_or_in_a_tool_error(row, data):
         result = tool.call(name, data.draw(st.just(arguments) | VALUES))
         dump_json(dataclasses.asdict(result.call)).encode()
         assert result.text
-        assert result.failed == isinstance(result.page, Refusal)
+        assert not (result.failed and result.page)
         assert result.failed == result.text.startswith("[error code=")
         shown = result.call.shown, result.call.ranking, tool.exposures.rows != before
         assert not (result.failed and any(shown))

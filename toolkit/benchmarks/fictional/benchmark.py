@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
-
-import numpy as np
 
 from soundingline.toolkit.benchmarks.benchmark import SPLITS, Benchmark, check_split
 from soundingline.toolkit.benchmarks.fictional.pages import Articles, docid, document_number
@@ -198,35 +195,6 @@ class FictionalWorld(Benchmark):
     def _judged(self) -> frozenset[str]:  # type: ignore[override]
         return self._kept({})
 
-    def statistics(self, sample: int = 500) -> dict[str, float]:
-        """Counts and lengths of `sample` documents spread over the corpus (all, if it has fewer).
-
-        `words` are runs of letters and digits; `mean`, `median`, `p90`, `max` are of words a
-        document; `distinct` and `singletons` count the sample's different words and those that
-        occur once; `expected_words` scales the mean to the whole corpus.
-        """
-        check_int("sample", sample)
-        sample = min(sample, self.size)
-        counts: Counter[str] = Counter()
-        lengths = []
-        for turn in range(sample):
-            text = self._articles.document(turn * self.size // sample).text
-            words = re.findall(r"\w+", text.lower())
-            counts.update(words)
-            lengths.append(len(words))
-        return {
-            "documents": self.size,
-            "sample": sample,
-            "mean": float(np.mean(lengths)),
-            "median": float(np.median(lengths)),
-            "p90": float(np.percentile(lengths, 90)),
-            "max": max(lengths),
-            "words": sum(lengths),
-            "distinct": len(counts),
-            "singletons": sum(count == 1 for count in counts.values()),
-            "expected_words": round(float(np.mean(lengths)) * self.size),
-        }
-
     def facts(self, docid: str) -> list[Fact]:
         """All facts that a document states about its entity. Raises `KeyError` for an unknown
         docid."""
@@ -249,11 +217,11 @@ class FictionalWorld(Benchmark):
         All links together would solve every question that names an entity, so that some are left
         out. Their share was fixed before any retrieval was run on the links; it was not tuned.
         """
-        own = hash64("links", LINK_SEED, self.seed)
+        key = hash64("links", LINK_SEED, self.seed)
         threshold = round(LINK_RATE * (1 << 20))
         for source in range(self.size):
             for target in self._articles.named(source):
-                if splitmix64(own ^ (source * self.size + target)) >> 44 < threshold:
+                if splitmix64(key ^ (source * self.size + target)) >> 44 < threshold:
                     yield Link(docid(source), docid(target))
 
     @property
@@ -271,13 +239,13 @@ class FictionalWorld(Benchmark):
     def _every_question(self) -> Sequence[Worded]:
         world, worded = self.world, []
         if self.asks_sets:
-            sort, instead = "that ask for documents", "or more documents"
+            sort, remedy = "that ask for documents", "or more documents"
             for number, asked in enumerate(self._set_maker.questions(self.count), start=1):
                 random = Random("set wording", self.seed, number)
                 text, items = set_wording(asked, self.obfuscation, random), checklist(asked)
                 worded.append(Worded(f"s{number:04d}", text, asked, checklist=items))
         else:
-            sort, instead = f"of {self.hops} hops", "more documents, or more clues"
+            sort, remedy = f"of {self.hops} hops", "more documents, or more clues"
             maker = QuestionMaker(world, self.hops, self.clues, self.yes_no)
             for number, question in enumerate(maker.questions(self.count), start=1):
                 random = Random("wording", self.seed, self.hops, number)
@@ -286,7 +254,7 @@ class FictionalWorld(Benchmark):
         if len(worded) < self.count:
             raise InputError(
                 f"{self.size} documents hold only {len(worded)} of {self.count} questions {sort}",
-                do=f"Ask for fewer questions, {instead}",
+                do=f"Ask for fewer questions, {remedy}",
             )
         return worded
 

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from soundingline.toolkit.benchmarks.fictional.world import (
     BY_NAME,
     LEXICONS,
+    NUMBER,
+    RELATION,
     Attribute,
     Entity,
     EntityType,
-    Number,
     Random,
-    Relation,
     World,
     hash64,
     load_data,
@@ -209,8 +209,8 @@ class Filler:
     def __init__(self, seed: int, index: int, kind: str, region: int, scale: int) -> None:
         self._seed, self._index = seed, index
         size = vocabulary().sizes[0]
-        own = 1 << max(3, (scale // 80).bit_length())  # few sizes, so few tables
-        self._own = zipf(philox_bits(own, seed, "own", index) >> np.uint64(32), size, 600)
+        own_words = 1 << max(3, (scale // 80).bit_length())  # few sizes, so few tables
+        self._own = zipf(philox_bits(own_words, seed, "own", index) >> np.uint64(32), size, 600)
         self._topics = (_topic_nouns(seed, kind), _topic_nouns(seed, f"region {region}"))
 
     def sentences(self, words: int) -> list[str]:
@@ -311,16 +311,16 @@ class Articles:
         length = self.words(index)
         region = splitmix64(hash64("region", self.world.seed) ^ index) % REGIONS
         filler = Filler(self.world.seed, index, entity.kind, region, length)
-        own = [self.sentence(entity, attribute, random) for attribute in kind.attributes]
-        told = iter(self.told(index))
+        statements = [self.sentence(entity, attribute, random) for attribute in kind.attributes]
+        retold = iter(self.told(index))
         for other in self._mentioned(index, length, random):
             other_name = self.world.name(self.world.entity(other))
             mention = capitalised(random.choice(PHRASES["mentions"]).format(n=other_name))
-            own.append(mention + self._retold(index, *next(told, (other, ()))))
-        own += self._repeated(index, entity, length)
+            statements.append(mention + self._retold(index, *next(retold, (other, ()))))
+        statements += self._repeated(index, entity, length)
         lists = _lists(length, filler, random)
-        spare = length - sum(len(text.split()) for text in own + lists)
-        body = _scattered(filler.sentences(max(0, spare)), own, random)
+        spare = length - sum(len(text.split()) for text in statements + lists)
+        body = _scattered(filler.sentences(max(0, spare)), statements, random)
         opening = random.choice(kind.opening).format(n=name) + " "
         text = _laid_out([opening, *body], kind, lists, random)
         slug = re.sub(r"\W+", "-", name.lower())
@@ -398,7 +398,7 @@ class Articles:
         numbers = [
             self.world.index(self.world.target(entity, attribute))
             for attribute in BY_NAME[entity.kind].attributes
-            if isinstance(attribute, Relation)
+            if attribute.kind == RELATION
         ]
         numbers += self._mentions(index)
         return [number for number in dict.fromkeys(numbers) if number != index]
@@ -419,7 +419,7 @@ def document_number(name: str, size: int) -> int:
 
 def printed(attribute: Attribute, value: str) -> str:
     """The value of a fact as pages print it: counts with thousands separators, years without."""
-    return f"{int(value):,}" if isinstance(attribute, Number) else value
+    return f"{int(value):,}" if attribute.kind == NUMBER else value
 
 
 def stated_fact(world: World, entity: Entity, attribute: Attribute) -> StatedFact:
@@ -437,14 +437,14 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _scattered(filler: list[str], own: list[str], random: Random) -> list[str]:
+def _scattered(filler: list[str], statements: list[str], random: Random) -> list[str]:
     """The page's own sentences at positions drawn uniformly among all sentences."""
-    total = len(filler) + len(own)
-    positions = set(random.shuffled(range(total))[: len(own)]) if total < 64 else set()
-    while len(positions) < len(own):
+    total = len(filler) + len(statements)
+    positions = set(random.shuffled(range(total))[: len(statements)]) if total < 64 else set()
+    while len(positions) < len(statements):
         positions.add(random.below(total))
-    own_sentences, others = iter(random.shuffled(own)), iter(filler)
-    return [next(own_sentences if position in positions else others) for position in range(total)]
+    placed, others = iter(random.shuffled(statements)), iter(filler)
+    return [next(placed if position in positions else others) for position in range(total)]
 
 
 def _lists(length: int, filler: Filler, random: Random) -> list[str]:

@@ -22,30 +22,28 @@ from soundingline.toolkit.benchmarks.fictional.pages import (
 )
 from soundingline.toolkit.benchmarks.fictional.world import (
     BY_NAME,
+    CHOICE,
     LEXICONS,
+    NUMBER,
+    RELATION,
     TYPES,
     WORDS,
+    YEAR,
     Attribute,
-    Choice,
-    Clueable,
     Entity,
     EntityType,
-    Number,
-    Quantity,
     Random,
-    Relation,
     World,
-    Year,
     attribute_of,
 )
 from soundingline.toolkit.data import StatedFact
 
 Mask = npt.NDArray[np.bool_]
-ANSWER_KINDS: dict[str, type[Attribute]] = {
-    "name": Relation,
-    "number": Number,
-    "year": Year,
-    "yes/no": Quantity,
+ANSWER_KINDS = {  # the kinds of attributes that are asked for
+    "name": (RELATION,),
+    "number": (NUMBER,),
+    "year": (YEAR,),
+    "yes/no": (YEAR, NUMBER),
 }
 ATTEMPTS = 60  # attempts for each question
 TWIN_SHARE = 0.5  # share of the paths that start at one of two near-twins
@@ -56,7 +54,8 @@ SET_ATTEMPTS = 120  # attempts for a question with so many requirements
 EXCLUDED = 0.25  # share of the requirements that are drawn as exclusions
 RELATED = 0.4  # share of the questions that require a relation to another entity
 NARROWEST, WIDEST = 20, 60  # percent of the entities of a type that a range contains
-SORTS = ("attribute", "number", "years", "relation", "exclusion")
+EXCLUSION = "exclusion"
+SORTS = (CHOICE, NUMBER, YEAR, RELATION, EXCLUSION)  # of requirements
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Columns:
         target."""
         if (kind, relation) not in self._columns:
             attribute, ordinals = attribute_of(kind, relation), self.world.ordinals(kind)
-            if isinstance(attribute, Quantity):
+            if attribute.is_quantity:
                 column = self.world.numbers(kind, attribute, ordinals)
             else:
                 column = self.world.digits(kind, attribute, ordinals)
@@ -208,13 +207,13 @@ class QuestionMaker:
         outward = [
             (relation.target, relation.name, False)
             for relation in BY_NAME[entity.kind].attributes
-            if isinstance(relation, Relation)
+            if relation.kind == RELATION
         ]
         inward = [
             (kind.name, relation.name, True)
             for kind in TYPES
             for relation in kind.attributes
-            if isinstance(relation, Relation) and relation.target == entity.kind
+            if relation.kind == RELATION and relation.target == entity.kind
         ]
         for kind, relation, is_inward in random.shuffled(outward + inward):
             if is_inward:
@@ -238,18 +237,18 @@ class QuestionMaker:
         free = [
             attribute
             for attribute in BY_NAME[entity.kind].attributes
-            if attribute.name not in used and isinstance(attribute, ANSWER_KINDS[kind])
+            if attribute.name not in used and attribute.kind in ANSWER_KINDS[kind]
         ]
         if not free:
             return None
         attribute = random.choice(free)
-        if isinstance(attribute, Relation) and self.world.target(entity, attribute) in path:
+        if attribute.kind == RELATION and self.world.target(entity, attribute) in path:
             return None
         threshold = 0
-        if kind == "yes/no" and isinstance(attribute, Quantity):
+        if kind == "yes/no":
             # On either side of the truth with equal chance, and never the truth itself.
             value = self.world.number(entity, attribute)
-            spread = 24 if isinstance(attribute, Year) else max(3, value // 4)
+            spread = 24 if attribute.kind == YEAR else max(3, value // 4)
             distance = random.between(1, spread)
             threshold = value + distance if random.chance(0.5) else value - distance
         return attribute.name, kind, threshold
@@ -261,7 +260,7 @@ class QuestionMaker:
         for option in self._options(bare, random):
             if len(question.clues) > len(bare.path) and self._unique(question):
                 break
-            if sum(known.position == option.position for known in question.clues) < self.most_clues:
+            if sum(clue.position == option.position for clue in question.clues) < self.most_clues:
                 longer = replace(question, clues=(*question.clues, option))
                 question = longer if self._chained(longer) else question
         return question if self._unique(question) and self._chained(question) else None
@@ -276,7 +275,7 @@ class QuestionMaker:
             free = [
                 attribute
                 for attribute in BY_NAME[entity.kind].attributes
-                if not isinstance(attribute, Relation) and attribute.name not in used
+                if attribute.kind != RELATION and attribute.name not in used
             ]
             shuffled = random.shuffled(free)
             options.append(
@@ -307,12 +306,11 @@ def _make_clue(
 ) -> WorldClue:
     """A clue that the entity at `position` of a path meets: a word, a span of years (the decade, or
     5 to 12 years), or a range with rounded bounds up to a fifth below and above the number."""
-    if isinstance(attribute, Choice):
+    if attribute.kind == CHOICE:
         digit = world.digits(entity.kind, attribute, entity.ordinal)
         return WorldClue(position, attribute.name, digit, digit, WORDS[attribute.lexicon][digit])
-    assert isinstance(attribute, Quantity)
     value = world.number(entity, attribute)
-    if not isinstance(attribute, Year):
+    if attribute.kind != YEAR:
         low = value - random.between(0, value // 5)
         high = value + random.between(0, value // 5)
         step = rounding_step(value)
@@ -332,7 +330,7 @@ def rounding_step(value: int) -> int:
 
 def is_yes(question: WorldQuestion, values: Any) -> Any:
     """Whether the answer to a yes/no question is yes: before the year, or above the number."""
-    if isinstance(attribute_of(question.kinds[-1], question.relation), Year):
+    if attribute_of(question.kinds[-1], question.relation).kind == YEAR:
         return values < question.threshold
     return values > question.threshold
 
@@ -341,20 +339,19 @@ def answer_entities(world: World, question: WorldQuestion) -> set[Entity]:
     """The entity that the question is about, and the one that the answer names."""
     entity = question.path[-1]
     attribute = attribute_of(entity.kind, question.relation)
-    return {entity, world.target(entity, attribute) if isinstance(attribute, Relation) else entity}
+    return {entity, world.target(entity, attribute) if attribute.kind == RELATION else entity}
 
 
 def answers(world: World, question: WorldQuestion) -> list[str]:
     """Accepted answers, the fullest first."""
     entity = question.path[-1]
     attribute = attribute_of(entity.kind, question.relation)
-    if isinstance(attribute, Relation):
+    if attribute.kind == RELATION:
         return [world.name(world.target(entity, attribute))]
-    assert isinstance(attribute, Quantity)
     value = world.number(entity, attribute)
     if question.kind == "yes/no":
         return ["yes" if is_yes(question, value) else "no"]
-    if isinstance(attribute, Year):
+    if attribute.kind == YEAR:
         return [str(value)]
     return list(dict.fromkeys([f"{value:,}", str(value)]))
 
@@ -376,16 +373,15 @@ def needed_facts(world: World, question: WorldQuestion) -> list[StatedFact]:
     ]
 
 
-def clue_phrase(kind: str, clue: WorldClue, one_of: Callable[[tuple[str, str]], str]) -> str:
+def clue_phrase(kind: str, clue: WorldClue, one_of: Callable[[Sequence[str]], str]) -> str:
     """What a clue says of an entity of the type `kind`, from its verb on. `one_of` chooses between
     the words of the pages and a paraphrase: first for the phrase, then for the value."""
     attribute = attribute_of(kind, clue.relation)
-    assert isinstance(attribute, Clueable)
     phrase = one_of(attribute.clues)
-    if isinstance(attribute, Choice):
+    if attribute.kind == CHOICE:
         paraphrase = LEXICONS[attribute.lexicon][clue.value]
         return phrase.format(v=one_of((clue.value, paraphrase)))
-    if isinstance(attribute, Number):
+    if attribute.kind == NUMBER:
         frames = PHRASES["numbers"]
     else:
         decade = clue.low % 10 == 0 and clue.high == clue.low + 9
@@ -436,7 +432,6 @@ class Wording:
         for hop in question.hops:
             old, new = sorted((hop.subject, hop.object))
             attribute = attribute_of(self._kinds[hop.subject], hop.relation)
-            assert isinstance(attribute, Relation)
             old_phrase = self._that(old) if sentences else self._new(old)
             names = {old: old_phrase, new: self._new(new)}
             phrase = self._one_of(attribute.links)
@@ -444,7 +439,7 @@ class Wording:
             sentences.append(f"{capitalised(sentence)}.")
         return " ".join(sentences)
 
-    def _one_of(self, pair: tuple[str, str]) -> str:
+    def _one_of(self, pair: Sequence[str]) -> str:
         return pair[self.random.chance(self.obfuscation)]
 
     def _repeated(self, position: int) -> int:
@@ -471,11 +466,10 @@ class Wording:
     def _inquiry(self, subject: str) -> str:
         question = self.question
         attribute = attribute_of(self._kinds[-1], question.relation)
-        if isinstance(attribute, Quantity) and question.kind == "yes/no":
-            year = isinstance(attribute, Year)
+        if question.kind == "yes/no":
+            year = attribute.kind == YEAR
             threshold = str(question.threshold) if year else f"{question.threshold:,}"
             return attribute.polar.format(s=subject, t=threshold)
-        assert isinstance(attribute, (Quantity, Relation))
         return attribute.ask.format(s=subject)
 
 
@@ -495,12 +489,7 @@ class Requirement(NamedTuple):
 
     def sort(self, kind: str) -> str:
         """One of `SORTS`, for the type `kind`."""
-        if self.excluded:
-            return "exclusion"
-        attribute = attribute_of(kind, self.clue.relation)
-        if isinstance(attribute, (Choice, Relation)):
-            return "attribute" if isinstance(attribute, Choice) else "relation"
-        return "number" if isinstance(attribute, Number) else "years"
+        return EXCLUSION if self.excluded else attribute_of(kind, self.clue.relation).kind
 
     def mask(self, columns: Columns, kind: str) -> Mask:
         """Which entities of the type meet it, by ordinal."""
@@ -603,7 +592,7 @@ class SetQuestionMaker:
         for attribute in random.shuffled(kind.attributes):
             values = self.columns.values(kind.name, attribute.name)
             shared = int((values == values[ordinal]).sum()) > FEWEST_TARGETS
-            if isinstance(attribute, Relation) and shared:
+            if attribute.kind == RELATION and shared:
                 return Requirement(self._clue(kind.name, ordinal, attribute, random))
         return None
 
@@ -647,18 +636,17 @@ class SetQuestionMaker:
         """A clue that the entity meets: its word, its entity, or a range around its number."""
         values = self.columns.values(kind, attribute.name)
         value = int(values[ordinal])
-        if isinstance(attribute, Choice):
+        if attribute.kind == CHOICE:
             return WorldClue(0, attribute.name, value, value, WORDS[attribute.lexicon][value])
-        if isinstance(attribute, Relation):
+        if attribute.kind == RELATION:
             name = self.world.name(Entity(attribute.target, value))
             return WorldClue(0, attribute.name, value, value, name)
-        assert isinstance(attribute, Quantity)
         ordered = np.sort(values)
         width = max(1, len(ordered) * random.between(NARROWEST, WIDEST) // 100)
         start = int(np.searchsorted(ordered, value)) - random.below(width)
         start = min(max(0, start), len(ordered) - width)
         low, high = int(ordered[start]), max(value, int(ordered[start + width - 1]))
-        if isinstance(attribute, Number):
+        if attribute.kind == NUMBER:
             step = rounding_step(value)
             low, high = max(1, low // step * step), -(-high // step) * step
         return WorldClue(0, attribute.name, low, high)
@@ -667,7 +655,7 @@ class SetQuestionMaker:
 def set_wording(question: SetQuestion, obfuscation: float, random: Random) -> str:
     """The question in words."""
 
-    def one_of(pair: tuple[str, str]) -> str:
+    def one_of(pair: Sequence[str]) -> str:
         return pair[random.chance(obfuscation)]
 
     kind = BY_NAME[question.kind]
@@ -677,9 +665,9 @@ def set_wording(question: SetQuestion, obfuscation: float, random: Random) -> st
     exclusions: list[str] = []
     for requirement in question.requirements:
         sort = requirement.sort(kind.name)
-        if sort in ("exclusion", "relation"):
+        if sort in (EXCLUSION, RELATION):
             statement = _statement(kind.name, requirement.clue, noun, one_of)
-            (exclusions if sort == "exclusion" else statements).append(statement)
+            (exclusions if sort == EXCLUSION else statements).append(statement)
         else:
             clues.append(clue_phrase(kind.name, requirement.clue, one_of))
     description = entity_phrase(kind.name, noun, clues)
@@ -702,11 +690,11 @@ def checklist(question: SetQuestion) -> list[str]:
 
 
 def _statement(
-    kind: str, clue: WorldClue, noun: str, one_of: Callable[[tuple[str, str]], str]
+    kind: str, clue: WorldClue, noun: str, one_of: Callable[[Sequence[str]], str]
 ) -> str:
     """The clue as a sentence about `the <noun>`, without its full stop."""
     attribute = attribute_of(kind, clue.relation)
-    if isinstance(attribute, Relation):
+    if attribute.kind == RELATION:
         return one_of(attribute.links).format(a=f"the {noun}", b=clue.value)
     return f"the {noun} {clue_phrase(kind, clue, one_of)}"
 

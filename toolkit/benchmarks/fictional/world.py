@@ -130,78 +130,66 @@ def given_name(number: int) -> str:
     return (SYLLABLES[first] + FINALS[final] + GIVEN_ENDINGS[ending]).capitalize()
 
 
-@dataclass(frozen=True, kw_only=True)
+YEAR, NUMBER, CHOICE, RELATION = "year", "number", "choice", "relation"
+OCTAVE_STEPS = 500
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Attribute:
-    """An attribute, the sentences in which a page may state it, and the form of a line for it."""
+    """An attribute of a type of entities, as `data/entities.yaml` states it.
+
+    Args:
+        name: of the attribute.
+        kind: `year` or `number`, which are quantities; `choice`, a word of a lexicon; or
+            `relation`, another entity.
+        tells: the sentences in which a page may state it.
+        line: the form of a line for it.
+        clues, links: the plain phrase and a paraphrase; `links` of a relation, else `clues`.
+        ask: asks for a quantity or for the entity of a relation.
+        polar: asks whether a quantity lies on one side of a threshold.
+        size: the number of possible digits of a quantity without `octaves`.
+        first: a quantity is `first` plus the digit.
+        after: the relation to a person whose birth year is added to a year.
+        octaves: where it is set, a number is `first` times a power of two below 2 ** octaves, with
+            500 steps in each octave (like populations of towns).
+        lexicon: of a choice.
+        target: the type of the entity that a relation points to.
+    """
 
     name: str
-    tells: tuple[str, ...]
+    kind: str
+    tells: Sequence[str]
     line: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clueable(Attribute):
-    """An attribute with `size` possible digits. `clues` are the plain phrase and a paraphrase."""
-
-    clues: tuple[str, str]
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice(Clueable):
-    """A word of a lexicon."""
-
-    lexicon: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity(Clueable):
-    """A number. `ask` asks for it, `polar` asks whether it lies on one side of a threshold."""
-
-    ask: str
-    polar: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Year(Quantity):
-    """A year: `first` plus the digit, and plus the birth year of the person that the relation
-    `after` points to, where it is set."""
-
-    first: int
+    clues: Sequence[str] = ()
+    links: Sequence[str] = ()
+    ask: str = ""
+    polar: str = ""
+    size: int = 0
+    first: int = 0
     after: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number(Quantity):
-    """A count: `low` plus the digit; or, where `octaves` is set, `low` times a power of two below
-    2 ** octaves, with 500 steps in each octave (like populations of towns)."""
-
-    low: int
     octaves: int = 0
+    lexicon: str = ""
+    target: str = ""
+
+    @property
+    def is_quantity(self) -> bool:
+        return self.kind in (YEAR, NUMBER)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Relation(Attribute):
-    """Another entity, of type `target`. `links` are the plain phrase and a paraphrase."""
-
-    links: tuple[str, str]
-    ask: str
-    target: str
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EntityType:
     """A type of entity. `slots` of every 16 entities are of it. `nouns` are the plain word and the
     paraphrase that a question uses; `forms` make a name from its stem; `headings` are the sections
-    of an article; `opening` are the variants of its first sentence."""
+    of an article; `opening` are the variants of its first sentence; `attributes` are given by name,
+    with the other fields of each."""
 
     name: str
     slots: int
-    nouns: tuple[str, str]
-    forms: tuple[str, ...]
-    opening: tuple[str, ...]
-    headings: tuple[str, ...]
-    attributes: tuple[Attribute, ...]
+    nouns: Sequence[str]
+    forms: Sequence[str]
+    opening: Sequence[str]
+    headings: Sequence[str]
+    attributes: Sequence[Attribute]
 
     def position(self, attribute: str) -> int:
         return [known.name for known in self.attributes].index(attribute)
@@ -209,26 +197,11 @@ class EntityType:
 
 LEXICONS: Mapping[str, Mapping[str, str]] = load_data("lexicons")  # word -> its paraphrase
 WORDS = {name: list(words) for name, words in LEXICONS.items()}
-_CLASSES = {"year": Year, "number": Number, "choice": Choice, "relation": Relation}
-
-
-def _with_tuples(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    tuples = {key: tuple(it) if isinstance(it, list) else it for key, it in settings.items()}
-    return {**tuples, "name": name}
-
-
-def _attribute(name: str, settings: Mapping[str, Any]) -> Attribute:
-    fields = _with_tuples(name, settings)
-    if "lexicon" in fields:
-        fields["size"] = len(LEXICONS[fields["lexicon"]])
-    elif "octaves" in fields:
-        fields["size"] = 500 * fields["octaves"]
-    return _CLASSES[fields.pop("kind")](**fields)
 
 
 def _entity_type(name: str, settings: Mapping[str, Any]) -> EntityType:
-    attributes = tuple(_attribute(key, value) for key, value in settings["attributes"].items())
-    return EntityType(**{**_with_tuples(name, settings), "attributes": attributes})
+    attributes = [Attribute(name=key, **value) for key, value in settings["attributes"].items()]
+    return EntityType(**{**settings, "name": name, "attributes": attributes})
 
 
 TYPES = tuple(_entity_type(name, settings) for name, settings in load_data("entities").items())
@@ -317,55 +290,49 @@ class World:
 
     def digits(self, kind: str, attribute: Attribute, ordinals: Integers) -> Integers:
         """The digits of one attribute of entities of a type."""
-        if isinstance(attribute, Relation):
+        if attribute.kind == RELATION:
             limit = self.counts[attribute.target]
+        elif attribute.kind == CHOICE:
+            limit = len(WORDS[attribute.lexicon])
         else:
-            assert isinstance(attribute, Clueable)
-            limit = attribute.size
-        own, shift, window = _keys(self.seed, kind, attribute.name)
+            limit = attribute.size or OCTAVE_STEPS * attribute.octaves
+        value_key, shift_key, window_key = _keys(self.seed, kind, attribute.name)
         twin = self.is_twin(ordinals)
-        base = splitmix64(own ^ (ordinals - twin)) % limit
+        base = splitmix64(value_key ^ (ordinals - twin)) % limit
         if limit == 1:
             return base
         size = len(BY_NAME[kind].attributes)
-        first = splitmix64(window ^ ordinals) % size
+        first = splitmix64(window_key ^ ordinals) % size
         position = (first + BY_NAME[kind].position(attribute.name)) % size
         differs = twin & (position < TWIN_DIFFERENCES)
-        return (base + differs * (1 + splitmix64(shift ^ ordinals) % (limit - 1))) % limit
+        return (base + differs * (1 + splitmix64(shift_key ^ ordinals) % (limit - 1))) % limit
 
-    def numbers(self, kind: str, attribute: Quantity, ordinals: Integers) -> Integers:
-        """The years or counts of an attribute of entities of a type."""
+    def numbers(self, kind: str, attribute: Attribute, ordinals: Integers) -> Integers:
+        """The years or counts of a quantity of entities of a type."""
         digits = self.digits(kind, attribute, ordinals)
-        if isinstance(attribute, Year):
-            if not attribute.after:
-                return attribute.first + digits
+        if attribute.octaves:
+            octave, step = divmod(digits, OCTAVE_STEPS)
+            start = attribute.first << octave
+            return start + start * step // OCTAVE_STEPS
+        if attribute.after:
             persons = self.digits(kind, attribute_of(kind, attribute.after), ordinals)
-            born = attribute_of("person", "born")
-            assert isinstance(born, Year)
-            births = self.numbers("person", born, persons)
-            return births + attribute.first + digits
-        assert isinstance(attribute, Number)
-        if not attribute.octaves:
-            return attribute.low + digits
-        octave, step = divmod(digits, 500)
-        start = attribute.low << octave
-        return start + start * step // 500
+            digits = digits + self.numbers("person", attribute_of("person", "born"), persons)
+        return attribute.first + digits
 
-    def number(self, entity: Entity, attribute: Quantity) -> int:
+    def number(self, entity: Entity, attribute: Attribute) -> int:
         """The year or count of one entity."""
         return self.numbers(entity.kind, attribute, entity.ordinal)
 
-    def target(self, entity: Entity, attribute: Relation) -> Entity:
+    def target(self, entity: Entity, attribute: Attribute) -> Entity:
         """The entity that a relation points to."""
         return Entity(attribute.target, self.digits(entity.kind, attribute, entity.ordinal))
 
     def value(self, entity: Entity, attribute: Attribute) -> str:
         """The value of an attribute as in `Fact`."""
-        if isinstance(attribute, Relation):
+        if attribute.kind == RELATION:
             return self.name(self.target(entity, attribute))
-        if isinstance(attribute, Choice):
+        if attribute.kind == CHOICE:
             return WORDS[attribute.lexicon][self.digits(entity.kind, attribute, entity.ordinal)]
-        assert isinstance(attribute, Quantity)
         return str(self.number(entity, attribute))
 
     def facts(self, entity: Entity) -> list[Fact]:
@@ -395,5 +362,5 @@ class World:
 
 @lru_cache(maxsize=4096)
 def _keys(seed: int, kind: str, attribute: str) -> tuple[int, int, int]:
-    own, shift = hash64("own", seed, kind, attribute), hash64("shift", seed, kind, attribute)
-    return own, shift, hash64("window", seed, kind)
+    value, shift = hash64("own", seed, kind, attribute), hash64("shift", seed, kind, attribute)
+    return value, shift, hash64("window", seed, kind)
