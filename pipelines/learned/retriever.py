@@ -20,6 +20,7 @@ from typing_extensions import Self
 
 from soundingline.pipelines.device import (
     Placement,
+    Result,
     TokenizedTexts,
     in_batches,
     padded_width,
@@ -130,16 +131,26 @@ class Encoder(Stage):
 
     def encode_tokens(self, tokens: TokenizedTexts, role: str = "document") -> list[NDArray[Any]]:
         """The same of texts that `tokenize` has read, in batches of similar length."""
+        encode = partial(self.encode_batch, role=role)
+        return self.map_batches(tokens, lambda _, features: encode(features), self.read_batch)
+
+    def map_batches(
+        self,
+        tokens: TokenizedTexts,
+        compute: Callable[[list[int], Mapping[str, Any]], tuple[Tensor, ...]],
+        read: Callable[[tuple[Tensor, ...]], Iterable[Result]],
+    ) -> list[Result]:
+        """What `read` makes of each text, of the tensors that `compute` gives for the numbers and
+        the features of the texts of a batch (see `in_batches`)."""
         device, size = self.placement.device, self.placement.batch_tokens
 
-        def compute(rows: list[int]) -> tuple[Tensor, ...]:
+        def compute_rows(rows: list[int]) -> tuple[Tensor, ...]:
             with self._computing, fits(), import_optional("torch").inference_mode():
-                return self.encode_batch(tokens.batch(rows, device), role)
+                return compute(rows, tokens.batch(rows, device))
 
         fits = partial(within_memory, device, f"a batch of '{self.model}'")
         with fits():
-            rows = range(len(tokens.lengths))
-            return in_batches(compute, rows, tokens.lengths, size, self.read_batch)
+            return in_batches(compute_rows, range(len(tokens.lengths)), tokens.lengths, size, read)
 
     def encode_queries(self, texts: Sequence[str]) -> Sequence[Any]:
         """Each query: float32 [dimensions], of a multi-vector model [tokens, dimensions], of a

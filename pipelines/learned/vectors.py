@@ -25,7 +25,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from operator import length_hint
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -62,6 +62,9 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import check_optional, import_optional
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Vectors = NDArray[Any]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
@@ -544,6 +547,20 @@ def maxsim(
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(score, parts))
     return scores
+
+
+def maxsim_of_pairs(queries: Tensor, documents: Tensor, kept: Tensor) -> Tensor:
+    """The score of each query with its document, float32 [pairs], on their device: products in the
+    type of the vectors, and sums in float32.
+
+    Vectors are [pairs, tokens, dimensions], and zeros where a query has fewer, which add 0. `kept`
+    [pairs, tokens] is false where a document is padded or a token left out; a document of which
+    nothing is kept scores 0.
+    """
+    similar = documents @ queries.mT
+    similar.masked_fill_(kept.logical_not()[..., None], -math.inf)
+    largest = similar.amax(1).float()
+    return largest.masked_fill(largest.isneginf(), 0).sum(1)
 
 
 @compiled_for_sums
