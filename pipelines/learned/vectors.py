@@ -25,7 +25,7 @@ from importlib.metadata import version
 from itertools import pairwise
 from operator import length_hint
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -62,9 +62,6 @@ from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder
 from soundingline.toolkit.jit import compiled_for_sums, cores
 from soundingline.toolkit.optional import check_optional, import_optional
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Vectors = NDArray[Any]
 _UNITS, _VECTORS, _OFFSETS = "units", "vectors.npy", "offsets.npy"
@@ -509,16 +506,15 @@ class TorchSearch:
         """float32 [queries, documents]."""
         torch = import_optional("torch")
         dtype = torch.float16 if half else torch.float32
-        tokens = torch.tensor(np.vstack(queries), dtype=dtype, device=self._device)
-        sizes = [len(np.atleast_2d(query)) for query in queries]
-        owner = torch.tensor(np.repeat(np.arange(len(queries)), sizes), device=self._device)
+        rows = [torch.tensor(np.atleast_2d(query), dtype=dtype) for query in queries]
+        # The vectors of zeros that fill up a query add 0.
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self._device)
         scores = torch.zeros(len(self._documents), len(queries), device=self._device)
         loaded = self._held or map(self._load, self._blocks)
         for numbers, vectors in zip(self._numbers, loaded, strict=True):
-            products = vectors.flatten(0, 1).to(dtype) @ tokens.T
-            largest = products.view(*vectors.shape[:2], -1).amax(1).float()
-            own = largest.new_zeros(len(numbers), len(queries)).index_add_(1, owner, largest)
-            scores[numbers] = own
+            products = vectors.flatten(0, 1).to(dtype) @ tokens.flatten(0, 1).T
+            products = products.view(*vectors.shape[:2], len(queries), -1)
+            scores[numbers] = products.amax(1).float().sum(2)
         return scores.T
 
 
@@ -547,20 +543,6 @@ def maxsim(
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(score, parts))
     return scores
-
-
-def maxsim_of_pairs(queries: Tensor, documents: Tensor, kept: Tensor) -> Tensor:
-    """The score of each query with its document, float32 [pairs], on their device: products in the
-    type of the vectors, and sums in float32.
-
-    Vectors are [pairs, tokens, dimensions], and zeros where a query has fewer, which add 0. `kept`
-    [pairs, tokens] is false where a document is padded or a token left out; a document of which
-    nothing is kept scores 0.
-    """
-    similar = documents @ queries.mT
-    similar.masked_fill_(kept.logical_not()[..., None], -math.inf)
-    largest = similar.amax(1).float()
-    return largest.masked_fill(largest.isneginf(), 0).sum(1)
 
 
 @compiled_for_sums

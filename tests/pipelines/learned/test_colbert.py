@@ -28,10 +28,9 @@ from soundingline.pipelines.learned.vectors import (
     TorchSearch,
     VectorIndex,
     maxsim,
-    maxsim_of_pairs,
 )
 from soundingline.pipelines.rerank import colbert as reranking
-from soundingline.pipelines.rerank.colbert import ColBERTReranker
+from soundingline.pipelines.rerank.colbert import ColBERTReranker, maxsim_of_pairs
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
