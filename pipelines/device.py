@@ -89,8 +89,7 @@ class Placement:
     """
 
     default_batch_tokens: Mapping[str, int] = {"cpu": 2048, "cuda": 16_384}
-    parameters = 0
-    """Of the network that was loaded to compute here; 0 before that."""
+    parameters = 0  # of the network that was loaded to compute here
 
     def __init__(
         self,

@@ -14,7 +14,6 @@ from support.assertions import refused
 from support.pairs import sides
 
 from soundingline.experiments.fitting import fit, judged_examples
-from soundingline.pipelines import device
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
@@ -105,13 +104,6 @@ def test_the_position_bias_of_t5_is_contiguous_and_equal(monot5):
         expected, bias = (layer.compute_bias(9, 9) for layer in layers)
         assert torch.equal(bias, expected) and bias.is_contiguous()
         assert not expected.is_contiguous()
-
-
-def test_rows_that_are_wider_than_their_texts_have_the_same_scores(monot5, monkeypatch):
-    """As on a GPU, where the width of a batch is a multiple of 8."""
-    expected = t5_scorer(monot5).score(*sides(T5_PAIRS))
-    monkeypatch.setattr(device, "padded_width", lambda longest, _: -(-longest // 8) * 8 + 8)
-    assert t5_scorer(monot5).score(*sides(T5_PAIRS)) == pytest.approx(expected, abs=2e-6)
 
 
 class CountedTokenizer:
