@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import sys
+import time
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -50,6 +53,56 @@ def test_a_process_in_the_background_sends_and_ends():
     assert not process.is_running()
 
 
+def count_to(last):
+    yield from range(last)
+
+
+def count_and(fail):
+    yield 1
+    fail()
+    yield 2
+
+
+def fail():
+    raise ValueError("no room\nfor it")
+
+
+def kill_oneself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "end", "message"),
+    [
+        (60, fail, "ValueError: no room"),
+        (60, kill_oneself, "exit code -9"),
+        (15, partial(time.sleep, 600), "longer than 15 s"),
+    ],
+)
+def test_what_a_process_has_yielded_outlives_its_end(seconds, end, message):
+    values = harness.streamed(seconds, count_and, end)
+    assert next(values) == 1
+    with pytest.raises(RuntimeError, match=f"{message}$"):
+        next(values)
+    assert list(harness.streamed(60, count_to, 3)) == [0, 1, 2]
+
+
+def test_rows_are_recorded_before_the_next_one_is_measured(tmp_path, monkeypatch):
+    @harness.benchmark("Falling")
+    def falling():
+        yield "Begun."
+        yield harness.Table(["number"], [[1]])
+        yield harness.Table(["number"], [[2]])
+        raise MemoryError
+
+    monkeypatch.setitem(harness.BENCHMARKS, "falling", harness.BENCHMARKS["falling"])
+    with pytest.raises(MemoryError):
+        harness.run("falling", ["--write"])
+    result = json.loads((tmp_path / "results" / "falling.json").read_text())
+    assert result["parts"][1:] == [{"head": ["number"], "rows": [[1], [2]]}]
+
+
 def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypatch):
     @harness.benchmark("Counting", small={"to": 3}, packages=("numpy", "absent"))
     def counting(to=10, how=""):
@@ -83,6 +136,10 @@ def in_a_thread(serve, *arguments):
         thread.join()
 
 
+def streamed_here(seconds, function, *arguments):
+    return function(*arguments)
+
+
 def in_this_process(function, *arguments):
     function(*arguments)
     return harness.Cost(1.5, 1.5, 100.0)
@@ -100,6 +157,7 @@ def in_this_process(function, *arguments):
         ("late", "late", ["--passages", "200", "--dimensions", "16", "--rivals", "0"]),
         ("agents", "agent", ["--questions", "10", "--turns", "2", "--flight", "2"]),
         ("agents", "enrich", ["--documents", "100", "--queries", "5"]),
+        ("gpu", "gpu", ["--small", "--device", "cpu", "--only", "ColBERT re-ranking,exact,turns"]),
         ("tools", "replay", ["--documents", "200", "--questions", "1"]),
     ],
 )
@@ -111,7 +169,11 @@ def test_benchmarks_run_at_tiny_sizes(module, name, arguments, capsys, monkeypat
         monkeypatch.setattr(each, "DATA", tmp_path / "data", raising=False)
     monkeypatch.setattr(imported, "in_own_process", in_this_process, raising=False)
     monkeypatch.setattr(imported, "background", in_a_thread, raising=False)
+    monkeypatch.setattr(imported, "streamed", streamed_here, raising=False)
     monkeypatch.setattr(imported, "VOCABULARY", 5000, raising=False)
     monkeypatch.setattr(imported, "PARTS", 2, raising=False)
+    sizes = {"BATCHES": (64,), "LARGE": (4,), "CANDIDATES": (3, 5), "AGENTS": 3}
+    for constant, few in sizes.items():
+        monkeypatch.setattr(imported, constant, few, raising=False)
     harness.run(name, arguments)
     assert capsys.readouterr().out.strip()
