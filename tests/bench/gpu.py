@@ -134,11 +134,15 @@ def gpu(
     if unknown := {*names} - {*MEASURED}:
         raise InputError(f"--only {', '.join(unknown)}", valid=", ".join(MEASURED))
     started, end, spent = time.monotonic(), time.monotonic() + seconds, []
-    card, products, copies = next(streamed(limit, _rates, device, size))
-    yield (
-        f"{card}: {products / 1e12:,.2f} TFLOP/s for bfloat16 products of {size} x {size}, "
-        f"{copies / 1e12:.3f} TB/s for copies."
-    )
+    products = copies = np.nan
+    try:
+        card, products, copies = next(streamed(limit, _rates, device, size))
+        yield (
+            f"{card}: {products / 1e12:,.2f} TFLOP/s for bfloat16 products of {size} x {size}, "
+            f"{copies / 1e12:.3f} TB/s for copies."
+        )
+    except RuntimeError as error:
+        yield f"The rates of products and copies were not measured: {error}."
     options = Options(device, bool(tiny), texts, rounds, vectors, tokens, calls, products, copies)
     for name in names:
         kind, measure = MEASURED[name]

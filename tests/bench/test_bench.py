@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from io import BytesIO
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +19,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import harness
+from support.llm_server import running_peer
 
 from soundingline.toolkit.errors import InputError
 
@@ -122,6 +125,46 @@ def test_results_are_recorded_as_json_and_in_the_page(tmp_path, capsys, monkeypa
     assert page.count("<!-- bench:counting -->") == 1 and "| number |" in page
     with pytest.raises(InputError, match="0 or more"):
         harness.run("counting", ["--to", "-1"])
+
+
+METRICS = """# HELP vllm:num_requests_running Number of requests in model execution batches.
+vllm:num_requests_running{engine="0",model_name="model"} 3.0
+vllm:num_requests_running{engine="1",model_name="model"} 4.0
+vllm:num_requests_waiting{engine="0",model_name="model"} 2.0
+vllm:prompt_tokens_total{engine="0",model_name="model"} 1.5e+06
+vllm:request_queue_time_seconds_bucket{le="0.3"} 9.0
+vllm:request_queue_time_seconds_sum{engine="0"} 12.5
+"""
+
+
+def test_the_numbers_of_a_server_are_summed_over_its_engines(monkeypatch):
+    chat, asked = import_module("chat"), []
+
+    def urlopen(url, timeout):
+        asked.append(url)
+        return BytesIO(METRICS.encode())
+
+    monkeypatch.setattr(chat.urllib.request, "urlopen", urlopen)
+    values = chat._metrics("http://127.0.0.1:8000/v1/")
+    assert asked == ["http://127.0.0.1:8000/metrics"]
+    assert [values[name] for name in chat.NOW] == [7.0, 2.0]
+    assert values["vllm:prompt_tokens_total"] == 1_500_000
+    assert values["vllm:request_queue_time_seconds_sum"] == 12.5
+    assert values["vllm:generation_tokens_total"] == 0
+
+
+@pytest.mark.slow
+def test_an_agent_on_a_server_is_measured_by_what_its_run_records(capsys):
+    """A server that asks for two searches and answers, whose cache has all but the newest 1,000
+    tokens of a prompt: 0, 1,000 and 2,000 of 1,000, 2,000 and 3,000, which is 1 - 2 / (3 + 1)."""
+    agents = import_module("agents")
+    with running_peer() as peer:
+        peer.default = partial(agents.reply, turns=2, answer=agents.ANSWER)
+        harness.run("chat", ["--small", "--calls", "native", "--address", peer.openai_url])
+    shown = re.sub(r"[^\w.,]+", " ", capsys.readouterr().out)
+    assert "3 of 3 questions of wikidemo by model" in shown
+    for line in ("requests 9", "with an error 6, 0", "the prefix cache 0.500", "from it 0.500"):
+        assert line in shown, shown
 
 
 @contextmanager
