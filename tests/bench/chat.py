@@ -55,6 +55,7 @@ def chat(
         command += ["benchmark=wikidemo", f"benchmark.limit={questions}", "agent=chat"]
         command += ["llm=openai_compatible", f"llm.model={model}", f"llm.base_url={address}"]
         command += ["llm.key_env=null", f"llm.calls={calls}", f"llm.context_window={window}"]
+        command += ["llm.settings.temperature=0.0", "llm.settings.max_output_tokens=1000"]
         command += [f"budget.turns={turns}", f"concurrency={flight}", "preflight.check=false"]
         # The corpus is indexed before the time counts.
         options = {"cwd": place, "capture_output": True, "text": True}

@@ -256,7 +256,7 @@ def streamed(seconds, function, *arguments):
         raise RuntimeError(f"the process ended with exit code {process.exitcode}") from None
     finally:
         process.kill()
-        process.join()
+        process.join(10)  # one that a driver holds is left behind
         receiver.close()
 
 

@@ -157,7 +157,7 @@ def test_the_numbers_of_a_server_are_summed_over_its_engines(monkeypatch):
 def test_an_agent_on_a_server_is_measured_by_what_its_run_records(capsys):
     """A server that asks for two searches and answers, whose cache has all but the newest 1,000
     tokens of a prompt: 0, 1,000 and 2,000 of 1,000, 2,000 and 3,000, which is 1 - 2 / (3 + 1)."""
-    agents = import_module("agents")
+    agents, _ = map(import_module, ("agents", "chat"))
     with running_peer() as peer:
         peer.default = partial(agents.reply, turns=2, answer=agents.ANSWER)
         harness.run("chat", ["--small", "--calls", "native", "--address", peer.openai_url])
