@@ -292,7 +292,8 @@ class Checkpoint:
         return self
 
     def load(self, place: Placement, *, new_head: bool = False) -> Any:
-        """What the kind's `reader` reads, in evaluation mode, on the device and in the dtype.
+        """What the kind's `reader` reads, in evaluation mode, on the device and in the dtype; its
+        size becomes the `parameters` of `place`.
 
         `InputError` if the checkpoint is of another kind, is without weights, which transformers
         would make random, or does not fit into memory, and if an adapter belongs to another base.
@@ -321,6 +322,7 @@ class Checkpoint:
                 valid="a checkpoint with all weights of its kind",
                 do="choose a checkpoint that was trained for this",
             )
+        place.parameters = sum(weight.numel() for weight in model.parameters())
         with within_memory(place.device, what):
             return model.to(place.device).eval()
 

@@ -20,7 +20,9 @@ from typing_extensions import Self
 
 from soundingline.pipelines.device import (
     Placement,
+    Result,
     TokenizedTexts,
+    gpu_by_turns,
     in_batches,
     padded_width,
     within_memory,
@@ -70,7 +72,8 @@ class Encoder(Stage):
         max_length: Tokens that hold a text. The default is the length for which the checkpoint was
             made.
         device, dtype: See `soundingline.pipelines.device.choose_device` and `choose_dtype`.
-        batch_tokens: Tokens of a batch, padding included: 2048 on a CPU and 16,384 on a GPU.
+        batch_tokens: Tokens of a batch, padding included. The default depends on the device and
+            the size of the network; see `soundingline.pipelines.device.Placement`.
     """
 
     model: str = field(kw_only=False)
@@ -130,16 +133,25 @@ class Encoder(Stage):
 
     def encode_tokens(self, tokens: TokenizedTexts, role: str = "document") -> list[NDArray[Any]]:
         """The same of texts that `tokenize` has read, in batches of similar length."""
+        return self.map_batches(tokens, lambda _, of: self.encode_batch(of, role), self.read_batch)
+
+    def map_batches(
+        self,
+        tokens: TokenizedTexts,
+        compute: Callable[[list[int], Mapping[str, Any]], tuple[Tensor, ...]],
+        read: Callable[[tuple[Tensor, ...]], Iterable[Result]],
+    ) -> list[Result]:
+        """What `read` makes of each text. `compute` gets the numbers of the texts of a batch, and
+        their features on the device; see `in_batches`."""
         device, size = self.placement.device, self.placement.batch_tokens
 
-        def compute(rows: list[int]) -> tuple[Tensor, ...]:
+        def compute_rows(rows: list[int]) -> tuple[Tensor, ...]:
             with self._computing, fits(), import_optional("torch").inference_mode():
-                return self.encode_batch(tokens.batch(rows, device), role)
+                return compute(rows, tokens.batch(rows, device))
 
         fits = partial(within_memory, device, f"a batch of '{self.model}'")
         with fits():
-            rows = range(len(tokens.lengths))
-            return in_batches(compute, rows, tokens.lengths, size, self.read_batch)
+            return in_batches(compute_rows, range(len(tokens.lengths)), tokens.lengths, size, read)
 
     def encode_queries(self, texts: Sequence[str]) -> Sequence[Any]:
         """Each query: float32 [dimensions], of a multi-vector model [tokens, dimensions], of a
@@ -263,7 +275,11 @@ class LearnedEngine(ByArguments):
         self, units: Documents, path: str | Path, shard: Shard, *, corpus_fingerprint: str = ""
     ) -> None:
         """Encode those of all `units` that belong to a shard, for an index at `path` that `build`
-        makes of all shards; another process may encode another. Kills and errors as for `build`."""
+        makes of all shards; another process may encode another. Kills and errors as for `build`.
+        Without a `device`, shards take the visible GPUs in turn."""
+        if self.encoder.device is None and (gpu := gpu_by_turns(shard.number)):
+            own = replace(self, encoder=replace(self.encoder, device=gpu))
+            return own.build_shard(units, path, shard, corpus_fingerprint=corpus_fingerprint)
         path, units = Path(path), as_units(units)
         self.check_disk(units, path)
         encode_shard(units, self.encoder, path, shard, **self._encoding(corpus_fingerprint))

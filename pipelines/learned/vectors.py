@@ -506,16 +506,15 @@ class TorchSearch:
         """float32 [queries, documents]."""
         torch = import_optional("torch")
         dtype = torch.float16 if half else torch.float32
-        tokens = torch.tensor(np.vstack(queries), dtype=dtype, device=self._device)
-        sizes = [len(np.atleast_2d(query)) for query in queries]
-        owner = torch.tensor(np.repeat(np.arange(len(queries)), sizes), device=self._device)
+        rows = [torch.tensor(np.atleast_2d(query), dtype=dtype) for query in queries]
+        # The vectors of zeros that fill up a query add 0.
+        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self._device)
         scores = torch.zeros(len(self._documents), len(queries), device=self._device)
         loaded = self._held or map(self._load, self._blocks)
         for numbers, vectors in zip(self._numbers, loaded, strict=True):
-            products = vectors.flatten(0, 1).to(dtype) @ tokens.T
-            largest = products.view(*vectors.shape[:2], -1).amax(1).float()
-            own = largest.new_zeros(len(numbers), len(queries)).index_add_(1, owner, largest)
-            scores[numbers] = own
+            products = vectors.flatten(0, 1).to(dtype) @ tokens.flatten(0, 1).T
+            products = products.view(*vectors.shape[:2], len(queries), -1)
+            scores[numbers] = products.amax(1).float().sum(2)
         return scores.T
 
 

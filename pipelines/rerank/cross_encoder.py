@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from soundingline.pipelines.checkpoint import Checkpoint, CheckpointKind
-from soundingline.pipelines.device import in_float32, pack_linear_layers
+from soundingline.pipelines.device import in_float32, pack_linear_layers, padded
 from soundingline.pipelines.rerank.reranker import NeuralScorer, Pair
 from soundingline.pipelines.stage import shared
 from soundingline.pipelines.windows import least_window, split_into_windows
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint
-from soundingline.toolkit.optional import import_optional
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -144,19 +143,12 @@ class CrossEncoder(NeuralScorer):
         return fingerprint("cross_encoder", 2, *parts)
 
     def _logits(self, network: Any, inputs: Sequence[CrossEncoderInput]) -> Tensor:
-        torch = import_optional("torch")
-        accepted = set(inspect.signature(network.forward).parameters)
-        if getattr(network.config, "type_vocab_size", 2) < 2:
-            accepted.discard("token_type_ids")
-        batch = {
-            name: torch.nn.utils.rnn.pad_sequence(
-                [torch.tensor(each.row[name]) for each in inputs],
-                batch_first=True,
-                padding_value=self._inputs.pad if name == "input_ids" else 0,
-            ).to(network.device)
-            for name in inputs[0].row
-            if name in accepted
-        }
+        device = self.placement.device
+        batch = padded([each.ids for each in inputs], self._inputs.pad, device)
+        known = {*inputs[0].row} & {*inspect.signature(network.forward).parameters}
+        if "token_type_ids" in known and getattr(network.config, "type_vocab_size", 2) > 1:
+            types = [each.row["token_type_ids"] for each in inputs]
+            batch["token_type_ids"] = padded(types, 0, device)["input_ids"]
         logits = network(**batch).logits
         return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, filterfalse, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
@@ -287,8 +288,8 @@ class NeuralScorer(Scorer):
         model: A checkpoint: its name on the Hugging Face hub, or a folder.
         revision: Branch, tag or commit of a checkpoint on the hub.
         device, dtype: See `soundingline.pipelines.device.choose_device` and `choose_dtype`.
-        batch_tokens: Tokens of a batch, padding included. The default depends on the device
-            (`default_batch_tokens`).
+        batch_tokens: Tokens of a batch, padding included. The default depends on the device and
+            the size of the network; see `soundingline.pipelines.device.Placement`.
         max_length: Tokens that hold a query and a text; longer texts are cut. The default is the
             length for which the checkpoint was made.
     """
@@ -321,8 +322,10 @@ class NeuralScorer(Scorer):
             **{name: sum(getattr(each, name) for each in inputs) for name in self.counted}
         )
         lengths = [len(each.ids) for each in inputs]
+        # A network that is loaded tells the placement its size.
+        compute = partial(self._batch_scores, self._network)
         size = self.placement.batch_tokens
-        return in_batches(self._batch_scores, inputs, lengths, size, lambda of: of[0].tolist())
+        return in_batches(compute, inputs, lengths, size, lambda of: of[0].tolist())
 
     def windows(self, query: str, text: str) -> list[str]:
         """The text in parts that each fit and do not overlap, cut between words if possible; all
@@ -330,9 +333,9 @@ class NeuralScorer(Scorer):
         windows: list[str] = self._inputs.windows(Pair(query, text))
         return windows
 
-    def _batch_scores(self, inputs: Sequence[Any]) -> "tuple[Tensor]":
+    def _batch_scores(self, network: Any, inputs: Sequence[Any]) -> "tuple[Tensor]":
         self._batches.check_wanted()
-        network, tokens = self._network, sum(len(each.ids) for each in inputs)
+        tokens = sum(len(each.ids) for each in inputs)
         with (
             import_optional("torch").inference_mode(),
             within_memory(self.placement.device, f"a batch of {tokens} tokens"),

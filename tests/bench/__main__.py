@@ -14,6 +14,7 @@ MODULES = {
     "learned": "encode shards splade vectors rerank",
     "late": "late",
     "gpu": "gpu",
+    "chat": "chat",
     "agents": "agent enrich librarians serve",
     "tools": "tool replay evidence startup world comparison",
 }

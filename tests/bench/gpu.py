@@ -2,8 +2,10 @@
 
 import gc
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,9 +14,11 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from harness import SEED, Table, benchmark, fastest, interleaved
+import pyterrier as pt
+from harness import SEED, Table, background, benchmark, fastest, interleaved, streamed
 from support.checkpoints import t5_tokenizer
 
+from soundingline.pipelines.backend import PipelineBackend
 from soundingline.pipelines.device import choose_device
 from soundingline.pipelines.learned.colbert import ColBERT
 from soundingline.pipelines.learned.dense import Dense
@@ -23,12 +27,18 @@ from soundingline.pipelines.learned.vectors import DocumentVectors, TorchSearch
 from soundingline.pipelines.rerank.colbert import ColBERTReranker
 from soundingline.pipelines.rerank.monot5 import MonoT5
 from soundingline.pipelines.rerank.rankllama import RankLLaMA
-from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.pipelines.rerank.reranker import Pair, RerankTop
+from soundingline.toolkit.corpus import SqliteStore
+from soundingline.toolkit.data import Document
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.optional import import_optional
+from soundingline.toolkit.search import RankedBrowsing
 
+BATCHES = 16_384, 32_768, 65_536, 131_072  # tokens
+LARGE = 64, 128, 256, 512  # texts that a library computes at once, of small networks
 WORDS, TERMS, DIMENSIONS, QUERY_TOKENS, DEPTH, EXACT = 200, 200, 128, 32, 1000, 8
 DTYPES = "bfloat16", "float32"
+AGENTS, CANDIDATES = 10, (10, 20, 50)
 # Of castorini/monot5-3b-msmarco, castorini/rankllama-v1-7b-lora-passage's base,
 # Qwen/Qwen3-Embedding-0.6B and -8B, and bert-base-uncased, as their config.json have them.
 T5_3B = {
@@ -60,58 +70,104 @@ TINY = {
 }
 
 
+HEAD = ["model", "system", "texts/s", "ours / it", "% of the products", "GB above the weights"]
+HEADS = {
+    "models": [*HEAD, "largest error"],
+    "searches": [
+        *("search", "ms a query", "floor by the copies", "GB above the vectors"),
+        *("overlap with float32", "largest error"),
+    ],
+    "turns": [
+        *("candidates", "the GPU computes besides", "requests are computed", "ms of a call"),
+        *("ms, 90 %", "pairs/s", "pairs a batch"),
+    ],
+}
+
+
+class Options(NamedTuple):
+    """What a process that measures a row is told."""
+
+    device: str
+    tiny: bool
+    texts: int
+    rounds: int
+    vectors: int
+    tokens: int
+    calls: int
+    products: float
+    copies: float
+
+
 @benchmark(
     "Models and searches on a GPU",
-    small={"tiny": 1, "texts": 8, "rounds": 1, "vectors": 3000, "tokens": 6000, "size": 256},
+    small={"tiny": 1, "texts": 8, "rounds": 1, "vectors": 3000, "tokens": 6000, "calls": 1}
+    | {"size": 256},
     packages=("torch", "transformers", "sentence-transformers"),
-    limits="trained weights, other cards, several GPUs, or a GPU that a model server shares",
+    limits="trained weights, other cards, several GPUs, or a real model server on the same GPU",
 )
 def gpu(
-    device="cuda", tiny=0, texts=384, rounds=2, vectors=1_000_000, tokens=20_000_000, size=8192
+    device="cuda",
+    only="",
+    tiny=0,
+    texts=384,
+    rounds=2,
+    vectors=1_000_000,
+    tokens=20_000_000,
+    calls=4,
+    size=8192,
+    seconds=450,
+    limit=100,
 ):
     """Random weights of the published shapes, made on the device in bfloat16, and texts of 200
     words. Each library runs at its best batch size. Errors are the largest differences from
-    float32 on eight texts."""
-    torch = import_optional("torch")
+    float32 on eight texts.
+
+    Each name of --only (all by default) is measured in a process of its own, for at most --limit
+    seconds, and none begins after --seconds. With --write, each row is recorded at once."""
     try:
-        place = choose_device(device)
+        choose_device(device)
     except InputError:
         raise InputError(
             "this machine has no GPU", do="run `python tests/bench gpu --small --device cpu`"
         ) from None
-    card = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
-    products, copies = _rates(place, size)
-    yield (
-        f"{card}: {products / 1e12:,.2f} TFLOP/s for bfloat16 products of {size} x {size}, "
-        f"{copies / 1e12:.3f} TB/s for copies."
-    )
-    drawn, rows = _texts(texts), []
-    for name, case in MODELS.items():
-        with tempfile.TemporaryDirectory() as folder, _made_on(place):
-            try:
-                made = case(Path(folder), place, bool(tiny))
-                rows += _of_model(made, place, drawn, rounds, products)
-                del made
-            except (InputError, torch.OutOfMemoryError) as error:
-                rows.append([name, f"does not fit: {error}", *[""] * 5])
-        _free(place)
-    head = ["model", "system", "texts/s", "times the library", "% of the products", "peak GB"]
-    yield Table([*head, "largest error"], rows)
-    searches = [*_exact(place, vectors, 1024 if not tiny else 64, copies)]
-    _free(place)
-    searches += _late(place, tokens, copies)
-    head = ["search", "ms a query", "floor by the copies", "peak GB", "overlap with float32"]
-    yield Table([*head, "largest error"], searches)
+    names = only.split(",") if only else [*MEASURED]
+    if unknown := {*names} - {*MEASURED}:
+        raise InputError(f"--only {', '.join(unknown)}", valid=", ".join(MEASURED))
+    started, end, spent = time.monotonic(), time.monotonic() + seconds, []
+    products = copies = np.nan
+    try:
+        card, products, copies = next(streamed(limit, _rates, device, size))
+        yield (
+            f"{card}: {products / 1e12:,.2f} TFLOP/s for bfloat16 products of {size} x {size}, "
+            f"{copies / 1e12:.3f} TB/s for copies."
+        )
+    except RuntimeError as error:
+        yield f"The rates of products and copies were not measured: {error}."
+    options = Options(device, bool(tiny), texts, rounds, vectors, tokens, calls, products, copies)
+    for name in names:
+        kind, measure = MEASURED[name]
+        began = time.monotonic()
+        try:
+            if began >= end:
+                raise RuntimeError(f"not begun within {seconds} s")
+            for row in streamed(min(limit, end - began), measure, options):
+                yield Table(HEADS[kind], [row])
+        except RuntimeError as error:
+            yield Table(HEADS[kind], [[name, f"{error}", *[""] * (len(HEADS[kind]) - 2)]])
+        spent.append(f"{name} {time.monotonic() - began:.0f}")
+    yield f"Seconds: {', '.join(spent)}; {time.monotonic() - started:.0f} in all."
 
 
-def _rates(place, size):
-    """Operations a second of bfloat16 products, and bytes a second, read and written, of copies."""
-    torch = import_optional("torch")
+def _rates(device, size):
+    """The card, operations a second of bfloat16 products, and bytes a second, read and written, of
+    copies."""
+    torch, place = import_optional("torch"), choose_device(device)
     left, right = torch.ones(2, size, size, dtype=torch.bfloat16, device=place)
     products = _seconds(place, lambda: left @ right)
     data = torch.ones(size * size * 16, dtype=torch.uint8, device=place)
     copies = _seconds(place, data.clone)
-    return 2 * size**3 / products, 2 * data.nbytes / copies
+    card = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+    yield card, 2 * size**3 / products, 2 * data.nbytes / copies
 
 
 def _seconds(place, compute, times=10):
@@ -138,19 +194,21 @@ def _free(place):
 
 @contextmanager
 def _peak(place, into):
-    """Put the largest memory of the device within the block, in GB, into a list."""
+    """Put the largest memory that the block takes on the device, in GB, into a list."""
     cuda = import_optional("torch").cuda
     if place.type == "cuda":
+        before = cuda.memory_allocated(place)
         cuda.reset_peak_memory_stats(place)
     yield
-    into.append(f"{cuda.max_memory_allocated(place) / 1e9:.1f}" if place.type == "cuda" else "")
+    taken = place.type == "cuda" and (cuda.max_memory_allocated(place) - before) / 1e9
+    into.append(f"{taken:.1f}" if place.type == "cuda" else "")
 
 
 def _texts(count):
     """Query and text of each pair: two of three words are whole tokens."""
     chance = np.random.default_rng(SEED)
     return [
-        (" ".join(chance.choice(VOCABULARY, 8)), " ".join(chance.choice(VOCABULARY, WORDS)))
+        (" ".join(chance.choice(KNOWN, 8)), " ".join(chance.choice(KNOWN, WORDS)))
         for _ in range(count)
     ]
 
@@ -162,7 +220,7 @@ def _words(chance, count, letters):
 
 WHOLE = _words(np.random.default_rng(SEED), 6000, 6)
 PROMPT = ["Query", "Document", "Relevant", "true", "false"]
-VOCABULARY = [*WHOLE, *_words(np.random.default_rng(SEED + 1), 800, 3)]
+KNOWN = [*WHOLE, *_words(np.random.default_rng(SEED + 1), 800, 3)]
 
 
 @contextmanager
@@ -222,7 +280,8 @@ def _save(folder, kind, shape, tiny, **more):
 class Case(NamedTuple):
     """What a row measures. Texts come as pairs of query and text; `library` takes a batch size too,
     of `sizes`; `exact` computes in float32. `operations`: of the linear layers for a token;
-    attention is not counted."""
+    attention is not counted. `small`: our stage, if its network is small; it is then measured with
+    other `batch_tokens` and with four times as many texts."""
 
     name: str
     operations: int
@@ -231,32 +290,40 @@ class Case(NamedTuple):
     library: Callable
     exact: Callable
     sizes: tuple = (16, 32, 64, 128)
+    small: object = None
 
 
-def _of_model(case, place, drawn, rounds, products):
-    """A row for our system, and one for the library at its best batch size."""
-    few = drawn[: max(case.sizes)]
-    tried = {size: partial(case.library, size=size) for size in case.sizes}
-    best = fastest(tried, few, time.perf_counter)
-    library = f"library, {best} a batch"
-    systems = {"ours": case.ours, library: tried[best]}
-    seconds, _ = interleaved(systems, [[drawn]] * rounds, [few], keep_results=False)
-    peaks, results, count = [], [], len(drawn)
-    for system in systems.values():
-        with _peak(place, peaks):
-            system(few)
-        results.append(system(drawn[:EXACT]))
-    exact, tokens = case.exact(drawn[:EXACT]), np.mean(case.tokens(drawn))
-    rows = []
-    for (system, taken), peak, result in zip(seconds.items(), peaks, results, strict=True):
-        rate, base = count / np.median(taken), np.median(seconds[library])
-        share = 100 * rate * case.operations * tokens / products
-        error = max(np.abs(a - b).max() for a, b in zip(result, exact, strict=True))
-        ratio = f"{base / np.median(taken):.2f}"
-        rows.append(
-            [case.name, system, f"{rate:,.1f}", ratio, f"{share:.0f}", peak, f"{error:.1e}"]
-        )
-    return rows
+def _of_model(make, name, options):
+    """A row for our system, one for other sizes of its batches, and one for the library at its best
+    batch size; each as soon as it is measured."""
+    place, rounds = choose_device(options.device), options.rounds
+    with tempfile.TemporaryDirectory() as folder, _made_on(place):
+        case = make(Path(folder), place, options.tiny)
+        drawn = _texts(options.texts * (4 if case.small and not options.tiny else 1))
+        few = drawn[: max(case.sizes)]
+        exact, tokens = case.exact(drawn[:EXACT]), np.mean(case.tokens(drawn))
+
+        def row(system, answer, base=None):
+            peak = []
+            with _peak(place, peak):
+                answer(few)
+            seconds, _ = interleaved({0: answer}, [[drawn]] * rounds, keep_results=False)
+            rate = len(drawn) / np.median(seconds[0])
+            share = 100 * rate * case.operations * tokens / options.products
+            pairs = zip(answer(drawn[:EXACT]), exact, strict=True)
+            error = f"{max(np.abs(a - b).max() for a, b in pairs):.1e}"
+            times = f"{(base or rate) / rate:.2f}"
+            return rate, [name, system, f"{rate:,.1f}", times, f"{share:.0f}", *peak, error]
+
+        case.ours(few)
+        ours, cells = row("ours", case.ours)
+        yield cells
+        for size in BATCHES if case.small else ():
+            case.small.placement._batch_tokens = size
+            yield row(f"ours, {size:,} tokens a batch", case.ours, ours)[1]
+        tried = {size: partial(case.library, size=size) for size in case.sizes}
+        best = fastest(tried, few, time.perf_counter)
+        yield row(f"library, {best} a batch", tried[best], ours)[1]
 
 
 def _operations(network):
@@ -321,7 +388,7 @@ def _texts_of(drawn):
     return [text for _, text in drawn]
 
 
-def _encoding(name, ours, exact, library, network, sizes=(16, 32, 64, 128), as_rows=np.asarray):
+def _encoding(name, ours, exact, library, network, small=True, as_rows=np.asarray):
     def encoded(encoder):
         return lambda drawn: [as_rows(each) for each in encoder.encode(_texts_of(drawn))]
 
@@ -333,7 +400,8 @@ def _encoding(name, ours, exact, library, network, sizes=(16, 32, 64, 128), as_r
         return [_rows_of(each) for each in found]
 
     operations = _operations(network)
-    return Case(name, operations, tokens, encoded(ours), of_library, encoded(exact), sizes)
+    case = Case(name, operations, tokens, encoded(ours), of_library, encoded(exact))
+    return case._replace(sizes=LARGE, small=ours) if small else case
 
 
 def _rows_of(found):
@@ -355,7 +423,7 @@ def _qwen(name, shape, folder, place, tiny):
     model = library.SentenceTransformer(
         modules=[body, pooling, bodies.Normalize()], device=str(place)
     )
-    return _encoding(name, ours, exact, model, ours._network._network)
+    return _encoding(name, ours, exact, model, ours._network._network, shape == QWEN_600M)
 
 
 def _splade(folder, place, tiny):
@@ -423,18 +491,7 @@ def _colbert_reranking(folder, place, tiny):
 
     operations = _operations(library.transformers_model)
     case = "ColBERT re-ranking", operations, tokens, _scored(ours), scored, _scored(exact)
-    return Case(*case)
-
-
-MODELS = {
-    "monoT5-3B": _monot5,
-    "RankLLaMA-7B": _rankllama,
-    "Qwen3-Embedding-0.6B": partial(_qwen, "Qwen3-Embedding-0.6B", QWEN_600M),
-    "Qwen3-Embedding-8B": partial(_qwen, "Qwen3-Embedding-8B", QWEN_8B),
-    "SPLADE": _splade,
-    "ColBERT": _colbert,
-    "ColBERT re-ranking": _colbert_reranking,
-}
+    return Case(*case, LARGE, ours.encoder)
 
 
 def _unit_rows(place, count, dimensions, dtype):
@@ -447,37 +504,43 @@ def _unit_rows(place, count, dimensions, dtype):
     return made
 
 
-def _exact(place, count, dimensions, copies):
+def _exact(options):
     """Rows of exact search over single vectors, against a product and top-k in torch."""
-    torch = import_optional("torch")
+    torch, place = import_optional("torch"), choose_device(options.device)
+    count, dimensions = options.vectors, 64 if options.tiny else 1024
+    named = f"{count:,} x {dimensions}: "
     torch.manual_seed(SEED)
     stored = _unit_rows(place, count, dimensions, torch.float32)
     queries = torch.nn.functional.normalize(
         stored[:64] + torch.randn(64, dimensions, device=place) / dimensions**0.5, dim=1
     )
     asked, depth = list(queries.cpu().numpy()), min(DEPTH, count)
-    ours, rows = TorchSearch(DocumentVectors(stored.cpu().numpy()), place), []
     scores, best = (queries @ stored.T).topk(depth, dim=1)
+    ours, floor = TorchSearch(DocumentVectors(stored.cpu().numpy()), place), stored.nbytes
+    for batch in (1, 64):
+        found = partial(_ours, ours, asked[:batch], depth)
+        row = f"{named}ours, {batch} at once"
+        yield _searched(row, place, found, batch, floor / options.copies, scores, best)
+
+        def on_device(batch=batch):
+            with torch.inference_mode():
+                top = ours._scores(asked[:batch], False).topk(depth, dim=1)
+            return top.values.cpu().numpy(), top.indices.cpu().numpy()
+
+        row = f"{named}ours without the scores of the CPU, {batch} at once"
+        yield _searched(row, place, on_device, batch, floor / options.copies, scores, best)
     for dtype in (torch.float32, torch.float16):
         kept, own = stored.to(dtype), queries.to(dtype)
         name = str(dtype).removeprefix("torch.")
-        floor = kept.nbytes / copies
         for batch in (1, 64):
 
             def plain(kept=kept, own=own, batch=batch):
                 found = (own[:batch] @ kept.T).topk(depth, dim=1)
                 return found.values.float().cpu().numpy(), found.indices.cpu().numpy()
 
-            row = f"product and top-k, {name}, {batch} at once"
-            rows.append(_searched(row, place, plain, batch, floor, scores, best))
-    for batch in (1, 64):
-        row = f"ours, {batch} at once"
-        rows.append(
-            _searched(
-                row, place, partial(_ours, ours, asked[:batch], depth), batch, floor, scores, best
-            )
-        )
-    return [[f"{count:,} x {dimensions}: {row[0]}", *row[1:]] for row in rows]
+            row = f"{named}product and top-k, {name}, {batch} at once"
+            floor = kept.nbytes / options.copies
+            yield _searched(row, place, plain, batch, floor, scores, best)
 
 
 def _ours(search, queries, depth):
@@ -498,9 +561,10 @@ def _searched(name, place, search, batch, floor, scores, best):
     return [name, f"{taken:.3f}", floor, *peak, f"{overlap:.4f}", f"{error:.1e}"]
 
 
-def _late(place, tokens, copies):
+def _late(options):
     """Rows of MaxSim, against a product in half precision and the largest of each hundred."""
     torch, chance = import_optional("torch"), np.random.default_rng(SEED)
+    place, tokens, copies = choose_device(options.device), options.tokens, options.copies
     torch.manual_seed(SEED)
     lengths = chance.integers(60, 141, max(2, tokens // 100))
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -529,11 +593,115 @@ def _late(place, tokens, copies):
     with _peak(place, peak):
         plain()
     taken = f"{1000 * _seconds(place, plain):.3f}"
-    rows = [[f"{name}: product and max, of 100 each", taken, f"{1000 * floor:.3f}", *peak, "", ""]]
+    yield [f"{name}: product and max, of 100 each", taken, f"{1000 * floor:.3f}", *peak, "", ""]
     vectors = stored.cpu().numpy()
     del stored, plain
     _free(place)
     ours = TorchSearch(DocumentVectors(vectors, offsets), place)
     asked = partial(_ours, ours, [query.cpu().numpy()], depth)
-    rows.append(_searched(f"{name}: ours", place, asked, 1, floor, scores, best))
-    return rows
+    yield _searched(f"{name}: ours", place, asked, 1, floor, scores, best)
+
+
+class Candidates(pt.Transformer):
+    """The same passages for each query."""
+
+    def __init__(self, texts):
+        self._texts = texts
+
+    def transform(self, inp):
+        count = len(self._texts)
+        rows = inp.loc[inp.index.repeat(count)].reset_index(drop=True)
+        docnos, falling = [f"d{n}" for n in range(count)], np.arange(count, 0.0, -1)
+        return rows.assign(docno=docnos, text=self._texts, score=falling, rank=range(count))
+
+
+class OneByOne:
+    """In the place of `SharedBatches`: the requests of threads, one after the other."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+
+    def results(self, items, compute):
+        with self._lock:
+            return compute(items)
+
+    def check_wanted(self):
+        pass
+
+
+def _turns(options):
+    """Rows of calls of the tool of ten agents over monoT5-3B, each of which waits half a second on
+    average before its next call."""
+    place = choose_device(options.device)
+    with tempfile.TemporaryDirectory() as folder, _made_on(place):
+        path = _save(folder, "T5", T5_3B, options.tiny, decoder_start_token_id=0, n_positions=512)
+        scorer = MonoT5(path, tokenizer=path, dtype="bfloat16", device=options.device)
+        texts = [text for _, text in _texts(max(CANDIDATES))]
+        scorer.score([texts[0][:50]] * 8, texts[:8])  # loads, and chooses kernels
+    batches = {"together": scorer._batches, "one by one": OneByOne()}
+    yield from _turns_of(scorer, texts, batches, options, "nothing")
+    with background(_decode, options.device, options.tiny):
+        yield from _turns_of(scorer, texts, batches, options, "decoding by 8 billion parameters")
+
+
+def _turns_of(scorer, texts, batches, options, besides):
+    store = SqliteStore.in_memory([Document(f"d{n}", "", text) for n, text in enumerate(texts)])
+    pause = 0.01 if options.tiny else 0.5
+    for count in CANDIDATES:
+        backend = PipelineBackend(Candidates(texts[:count]) >> RerankTop(scorer, depth=count))
+        for how, shared in batches.items():
+            scorer._batches = shared
+
+            def ask(number, backend=backend):
+                chance, taken = np.random.default_rng((SEED, number)), []
+                session = RankedBrowsing().open(backend, store)
+                for _ in range(options.calls):
+                    time.sleep(chance.exponential(pause))
+                    query = " ".join(chance.choice(KNOWN, 8))
+                    start = time.perf_counter()
+                    session.call("search", {"reason": "The next clue.", "query": query})
+                    taken.append(1000 * (time.perf_counter() - start))
+                return taken
+
+            before, start = scorer.counts, time.perf_counter()
+            with ThreadPoolExecutor(AGENTS) as pool:
+                times = np.concatenate(list(pool.map(ask, range(AGENTS))))
+            passed = time.perf_counter() - start
+            pairs, made = (scorer.counts[each] - before[each] for each in ("pairs", "batches"))
+            cuts = [f"{cut:.0f}" for cut in np.percentile(times, (50, 90))]
+            yield [count, besides, how, *cuts, f"{pairs / passed:,.0f}", f"{pairs / made:.0f}"]
+
+
+def _decode(connection, device, tiny):
+    """Load a device as a server does that decodes 32 answers: each step reads all weights."""
+    torch, width = import_optional("torch"), 256 if tiny else 16_384
+    made = {"dtype": torch.bfloat16, "device": device}
+    weights = [torch.randn(width, width, **made) / width**0.5 for _ in range(30)]
+    states, steps = torch.randn(32, width, **made), 0
+    connection.send("ready")
+    while not connection.poll():
+        for weight in weights:
+            states = torch.nn.functional.normalize(states @ weight)
+        steps += 1
+        _wait(torch.device(device))
+
+
+# The largest models come last: their rows were measured with the code that computes them now.
+MODELS = {
+    "monoT5-3B": _monot5,
+    "ColBERT re-ranking": _colbert_reranking,
+    "ColBERT": _colbert,
+    "SPLADE": _splade,
+    "Qwen3-Embedding-0.6B": partial(_qwen, "Qwen3-Embedding-0.6B", QWEN_600M),
+}
+LARGE_MODELS = {
+    "RankLLaMA-7B": _rankllama,
+    "Qwen3-Embedding-8B": partial(_qwen, "Qwen3-Embedding-8B", QWEN_8B),
+}
+MEASURED = {
+    **{name: ("models", partial(_of_model, make, name)) for name, make in MODELS.items()},
+    "exact": ("searches", _exact),
+    "MaxSim": ("searches", _late),
+    "turns": ("turns", _turns),
+    **{name: ("models", partial(_of_model, make, name)) for name, make in LARGE_MODELS.items()},
+}

@@ -89,14 +89,20 @@ def run(name, arguments):
         if isinstance(value, int) and value < 0:
             raise InputError(f"--{option} {value}", valid="0 or more")
     console, parts = Console(), []
+    words = [f"--{option} {value}" for option, value in values.items() if value != ""]
     for part in chosen.function(**values):
         if not parts:
             part += f" Load of the machine: {os.getloadavg()[0]:.1f}."
-        parts.append(part)
-        console.print(part.rich() if isinstance(part, Table) else part, highlight=False)
-    if write:
-        words = [f"--{option} {value}" for option, value in values.items() if value != ""]
-        record(name, " ".join([command, *words]), parts)
+        shown, last = part, parts[-1] if parts else None
+        if isinstance(part, Table) and isinstance(last, Table) and part.head == last.head:
+            last.rows.extend(part.rows)
+            shown = "\n".join(" | ".join(map(str, row)) for row in part.rows)
+        else:
+            parts.append(part)
+            shown = part.rich() if isinstance(part, Table) else part
+        console.print(shown, highlight=False)
+        if write:  # also what a later part that is interrupted would lose
+            record(name, " ".join([command, *words]), parts)
 
 
 def record(name, command, parts):
@@ -221,6 +227,47 @@ def _timed(sender, function, arguments):
     function(*arguments)
     seconds, after = time.perf_counter() - start, os.times()
     sender.send((seconds, sum(after[:4]) - sum(before[:4])))
+
+
+def streamed(seconds, function, *arguments):
+    """Yield what the generator `function(*arguments)` yields in a process of its own.
+
+    `RuntimeError` says in a line why it ended early: its error, a signal, or `seconds` that passed,
+    after which it is killed. Processes are forked from one that has imported torch and computed
+    nothing."""
+    context, end = multiprocessing.get_context("forkserver"), time.monotonic() + seconds
+    context.set_forkserver_preload(["torch", "transformers", "sentence_transformers"])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_all, args=(sender, function, arguments))
+    process.start()
+    sender.close()
+    try:
+        while receiver.poll(max(0, end - time.monotonic())):
+            kind, value = receiver.recv()
+            if kind == "ended":
+                process.join(10)
+                return
+            if kind == "error":
+                raise RuntimeError(value)
+            yield value
+        raise RuntimeError(f"it took longer than {seconds:.0f} s")
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"the process ended with exit code {process.exitcode}") from None
+    finally:
+        process.kill()
+        process.join(10)  # one that a driver holds is left behind
+        receiver.close()
+
+
+def _send_all(sender, function, arguments):
+    try:
+        for value in function(*arguments):
+            sender.send(("value", value))
+        sender.send(("ended", None))
+    except Exception as error:
+        line = next(iter(str(error).strip().splitlines()), "")
+        sender.send(("error", f"{type(error).__name__}: {line}"))
 
 
 @contextmanager

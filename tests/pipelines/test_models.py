@@ -428,6 +428,37 @@ def test_a_gpu_computes_in_bfloat16_where_it_can_and_a_cpu_only_if_told(monkeypa
         refused(r"dtype=.* valid: null, bfloat16, float32", choose_dtype, name, CPU)
 
 
+@pytest.mark.parametrize(
+    ("kind", "parameters", "given", "tokens"),
+    [
+        ("cuda", 0, None, 16_384),
+        ("cuda", 8_000_000_000, None, 16_384),
+        ("cuda", 500_000_000, None, 32_768),
+        ("cuda", 110_000_000, None, 65_536),
+        ("cuda", 110_000_000, 100, 100),
+        ("cpu", 110_000_000, None, 2048),
+    ],
+)
+def test_small_networks_get_larger_batches_on_a_gpu(kind, parameters, given, tokens):
+    place = Placement(None, "float32", given)
+    place.device, place.parameters = SimpleNamespace(type=kind), parameters
+    assert place.batch_tokens == tokens
+
+
+def test_a_scorer_knows_the_size_of_its_network_before_its_first_batch(tmp_path, monkeypatch):
+    scorer = CrossEncoder(str(save_cross_encoder(tmp_path)), device="cpu")
+    network = transformers.AutoModel.from_pretrained(tmp_path)
+    sizes = []
+
+    def batches(compute, items, lengths, size, read):
+        sizes.append(scorer.placement.parameters)
+        return in_batches(compute, items, lengths, size, read)
+
+    monkeypatch.setattr("soundingline.pipelines.rerank.reranker.in_batches", batches)
+    scorer.score(["mill"], ["river"])
+    assert sizes[0] >= sum(weight.numel() for weight in network.parameters())
+
+
 @pytest.mark.skipif(platform.system() != "Linux", reason="the kernel tells what the CPU has")
 def test_a_cpu_computes_in_bfloat16_where_the_kernel_says_so():
     flags = Path("/proc/cpuinfo").read_text("utf-8").split()

@@ -4,6 +4,7 @@ loops over every pair of tokens."""
 import json
 import pickle
 from collections import namedtuple
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from support.assertions import refused
 from support.needs import cases
 from support.pairs import sides
 
+from soundingline.pipelines import device
 from soundingline.pipelines.device import TokenizedTexts
 from soundingline.pipelines.learned import vectors as module
 from soundingline.pipelines.learned.colbert import ColBERT, colbert_retriever
@@ -27,7 +29,8 @@ from soundingline.pipelines.learned.vectors import (
     VectorIndex,
     maxsim,
 )
-from soundingline.pipelines.rerank.colbert import ColBERTReranker
+from soundingline.pipelines.rerank import colbert as reranking
+from soundingline.pipelines.rerank.colbert import ColBERTReranker, maxsim_of_pairs
 from soundingline.pipelines.rerank.reranker import Pair
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -446,6 +449,47 @@ def test_queries_and_texts_of_a_request_are_tokenized_by_a_call_each(model, monk
     monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "__call__", counted)
     scorer.score(*sides(PAIRS))
     assert calls == [len(QUERIES), len(TEXTS)]
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Let a scorer, whose model is loaded, compute as on a GPU, whose memory is that of the CPU."""
+
+    def move(scorer):
+        for each in (device, reranking):
+            monkeypatch.setattr(each, "moved", lambda tensor, place: tensor)
+        monkeypatch.setattr(reranking, "maxsim", lambda *_: pytest.fail("scored on the CPU"))
+        scorer.encoder.placement.device = SimpleNamespace(type="cuda")
+
+    return move
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 60, None])
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 2e-5), ("bfloat16", 2e-2)])
+def test_a_gpu_scores_texts_where_it_encodes_them(model, on_gpu, dtype, error, batch_tokens):
+    """Queries of several lengths, of which each scores some of the texts."""
+    pairs = [*PAIRS[1:], Pair("the mill by the river of the town", TEXTS[2]), PAIRS[3]]
+    scorer = stage_of(model, dtype=dtype, batch_tokens=batch_tokens)
+    scorer.encoder._network[0].query_expansion = None  # a query has as many vectors as tokens
+    assert len({len(rows) for rows in scorer.encoder.encode_queries(QUERIES)}) == 2
+    expected = scorer.score(*sides(pairs))
+    on_gpu(scorer)
+    assert scorer.score(*sides(pairs)) == pytest.approx(expected, abs=error)
+
+
+def test_pairs_of_padded_vectors_have_the_scores_of_loops():
+    """Two texts of 4 and of 2 vectors of which 3 and none are kept; queries of 2 and 3."""
+    chance = np.random.default_rng(8)
+    queries = chance.standard_normal((3, 3, 8)).astype(np.float16)
+    queries[0, 2] = 0
+    documents = chance.standard_normal((3, 4, 8)).astype(np.float16)
+    kept = np.array([[True, False, True, True], [False] * 4, [True, True, False, False]])
+    found = maxsim_of_pairs(*map(torch.from_numpy, (queries, documents, kept)))
+    assert found.dtype == torch.float32 and found[1] == 0
+    for number, count in ((0, 2), (2, 3)):
+        rows = documents[number][kept[number]].astype(np.float64)
+        products = queries[number, :count].astype(np.float64) @ rows.T
+        assert found[number].item() == pytest.approx(products.max(1).sum(), abs=1e-2)
 
 
 def drawn(documents, dimensions=16, seed=3):

@@ -38,7 +38,7 @@ from soundingline.pipelines.learned.encoding import (
     merged_shards,
 )
 from soundingline.pipelines.learned.splade import Sparta, Splade, sparta_retriever, splade_retriever
-from soundingline.pipelines.learned.vectors import VectorEngine
+from soundingline.pipelines.learned.vectors import MultiVectorEngine, VectorEngine
 from soundingline.pipelines.stage import Collection
 from soundingline.toolkit.data import Unit
 from soundingline.toolkit.errors import InputError
@@ -314,6 +314,30 @@ def test_shards_give_the_index_of_one_process(make, units, built, frame, tmp_pat
     assert [child.name for child in tmp_path.iterdir()] == ["index"]
     assert list(make().engine.open(path).docnos) == list(make().engine.open(built).docnos)
     assert_alike(bound(make(), path)(frame), bound(make(), built)(frame))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "expected"),
+    [
+        (0, None, [None] * 3),
+        (1, None, [None] * 3),
+        (2, None, ["cuda:0", "cuda:1", "cuda:0"]),
+        (2, "cuda:1", ["cuda:1"] * 3),
+    ],
+)
+def test_shards_take_the_gpus_in_turn(model, row, tmp_path, monkeypatch, gpus, device, expected):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(
+        "soundingline.pipelines.learned.retriever.encode_shard",
+        lambda units, encoder, *_, **settings: devices.append(encoder.device),
+    )
+    monkeypatch.setattr(MultiVectorEngine, "check_disk", lambda *_: None)  # which loads the model
+    engine = row.retriever(str(model), dtype="float32", device=device).engine
+    for number in range(3):
+        engine.build_shard([], tmp_path / "index", Shard(number, 3))
+    assert devices == expected
 
 
 def test_another_corpus_model_or_damaged_file_is_refused(row, make, built, units, tmp_path):

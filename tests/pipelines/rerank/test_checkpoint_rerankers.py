@@ -14,7 +14,6 @@ from support.assertions import refused
 from support.pairs import sides
 
 from soundingline.experiments.fitting import fit, judged_examples
-from soundingline.pipelines import device
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
@@ -96,6 +95,21 @@ def test_bfloat16_is_no_further_off_than_transformers_own(monot5):
         assert 0 < np.abs(ours - exact).mean() < 1.25 * np.abs(theirs - exact).mean()
 
 
+def test_two_rows_of_the_output_layer_are_multiplied_in_float32(monot5):
+    """T5 has an output for each of its 32,128 tokens, and bfloat16 has eight bits."""
+    scorer = t5_scorer(monot5, dtype="bfloat16")
+    network, tokenizer, made = scorer._network, scorer._tokenizer, []
+    layer = network.get_output_embeddings()
+    layer.register_forward_hook(lambda _, given, logits: made.append((given[0], logits)))
+    scorer.score(*sides(T5_PAIRS[:3]))
+    ((states, logits),) = made
+    rows = tokenizer.convert_tokens_to_ids(["▁true", "▁false"])
+    expected = network.get_input_embeddings().weight[rows].detach().float()
+    assert torch.equal(layer.weight, expected)
+    assert states.dtype == logits.dtype == torch.float32 and logits.shape == (3, 1, 2)
+    assert network.get_input_embeddings().weight.dtype == torch.bfloat16
+
+
 def test_the_position_bias_of_t5_is_contiguous_and_equal(monot5):
     """Fused kernels take no other; transformers permutes [queries, keys, heads]."""
     kind = transformers.T5ForConditionalGeneration
@@ -105,13 +119,6 @@ def test_the_position_bias_of_t5_is_contiguous_and_equal(monot5):
         expected, bias = (layer.compute_bias(9, 9) for layer in layers)
         assert torch.equal(bias, expected) and bias.is_contiguous()
         assert not expected.is_contiguous()
-
-
-def test_rows_that_are_wider_than_their_texts_have_the_same_scores(monot5, monkeypatch):
-    """As on a GPU, where the width of a batch is a multiple of 8."""
-    expected = t5_scorer(monot5).score(*sides(T5_PAIRS))
-    monkeypatch.setattr(device, "padded_width", lambda longest, _: -(-longest // 8) * 8 + 8)
-    assert t5_scorer(monot5).score(*sides(T5_PAIRS)) == pytest.approx(expected, abs=2e-6)
 
 
 class CountedTokenizer:

@@ -521,6 +521,15 @@ def test_a_gpu_gives_the_scores_of_the_cpu(make):
     )
 
 
+@pytest.mark.parametrize("name", CHECKPOINTS, indirect=True)
+def test_rows_that_are_wider_than_their_texts_have_the_same_scores(make, monkeypatch):
+    """As on a GPU, where the width of a batch is a multiple of 8."""
+    expected, widths = make().score(*sides(PAIRS)), []
+    wider = lambda longest, _: widths.append(longest) or -(-longest // 8) * 8 + 8  # noqa: E731
+    monkeypatch.setattr(device, "padded_width", wider)
+    assert make().score(*sides(PAIRS)) == pytest.approx(expected, abs=1e-5) and widths
+
+
 LAYOUTS = [(name, {}) for name in CHECKPOINTS]
 LAYOUTS += [("rankllama", {"layout": each, "end_of_sequence": True}) for each in ("pair", "joined")]
 
