@@ -571,8 +571,7 @@ def _read_run_files(
                 models[model.strip()] += 1
             yield location, content
 
-    read = browsecomp_plus.read_pi_serini if pi_serini else browsecomp_plus.read
-    return read(counted(), canary_of(canary_env))
+    return browsecomp_plus.read(counted(), canary_of(canary_env), pi_serini=pi_serini)
 
 
 def _read_inspect(
