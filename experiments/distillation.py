@@ -58,7 +58,6 @@ from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.prompts import spotlight
 from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.optional import import_optional
-from soundingline.toolkit.report.plots import write_reliability
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import Literature
 from soundingline.toolkit.search.literature import first_sentences
@@ -118,8 +117,8 @@ def distill(
     questions. Without a model, a question is the subject of a document. Clusters are those of
     `scorer.locator`'s vectors, or of words. FOLDER holds the result of each step:
     `questions.json`, the run `candidates`, `judgements.jsonl`, the checkpoint `student`,
-    `calibration.json`, `reliability.png` and `report.json`. The same command goes on after the
-    last complete step. Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
+    `calibration.json` and `report.json`. The same command goes on after the last complete step.
+    Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
     agent.calibration=FOLDER/calibration.json`.
     """
     check_int("clusters", clusters, ge=2)
@@ -239,9 +238,8 @@ def word_vectors(texts: Sequence[str], seed: int) -> NDArray[np.float32]:
     dimensions = min(_DIMENSIONS, weights.shape[1] - 1, len(texts) - 1)
     decomposition = import_optional("sklearn.decomposition")
     reduce = decomposition.TruncatedSVD(max(1, dimensions), random_state=seed)
-    vectors = reduce.fit_transform(weights)
-    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    return (vectors / lengths).astype(np.float32)  # type: ignore[no-any-return]
+    vectors = import_optional("sklearn.preprocessing").normalize(reduce.fit_transform(weights))
+    return vectors.astype(np.float32)  # type: ignore[no-any-return]
 
 
 def cluster(vectors: NDArray[np.float32], clusters: int, seed: int) -> list[list[int]]:
@@ -387,32 +385,32 @@ def _calibrate(
     held = [row for row in rows if row["query"] in calibrating | checking]
     scored = student.score(_candidates(inputs, held))
     student.close()
-    # Probabilities, and whether the teacher finds the document relevant.
-    fitting, checked = ([], []), ([], [])  # type: tuple[list[float], list[bool]], tuple[list[float], list[bool]]
-    for row, score in zip(held, scored, strict=True):
-        probabilities, met = fitting if row["query"] in calibrating else checked
-        probabilities.append(score.probability or 0.0)
-        met.append(overall(row) >= _SATISFIED)
-    if len(set(fitting[1])) < 2 or not checked[1]:
+
+    def outcomes(questions: frozenset[str]) -> tuple[list[float], list[bool]]:
+        """Probabilities of the student, and whether the teacher finds the document relevant."""
+        pairs = [pair for pair in zip(held, scored, strict=True) if pair[0]["query"] in questions]
+        probabilities = [score.probability or 0.0 for _, score in pairs]
+        return probabilities, [overall(row) >= _SATISFIED for row, _ in pairs]
+
+    (to_fit, relevant), (probabilities, met) = outcomes(calibrating), outcomes(checking)
+    if len(set(relevant)) < 2 or not met:
         raise InputError(
-            f"the teacher finds {sum(fitting[1])} of {len(fitting[1])} documents of the "
+            f"the teacher finds {sum(relevant)} of {len(relevant)} documents of the "
             "held-out questions relevant",
             valid="some that are, and some that are not",
             do="take more clusters or questions, in another folder",
         )
     path = folder / "calibration.json"
-    fitted = fit_probabilities(*fitting, method)
-    write_json(path, {**fitted, "pairs": len(fitting[1]), "scorer": student.fingerprint})
-    probabilities, met = checked
+    fitted = fit_probabilities(to_fit, relevant, method)
+    write_json(path, {**fitted, "pairs": len(relevant), "scorer": student.fingerprint})
     by_time = {"before": probabilities, "after": list(map(Calibration(str(path)), probabilities))}
-    write_reliability(folder / "reliability.png", by_time, met)
     error = {time: expected_calibration_error(values, met) for time, values in by_time.items()}
     report = {
         "teacher": settings.choices["scorer"],
         "teacher_llm": getattr(language_model(settings.config, "librarian_llm"), "name", None),
         "questions": {"calibrating": len(calibrating), "checking": len(checking)},
-        "documents": {"calibrating": len(fitting[1]), "checking": len(met)},
-        "relevant": {"calibrating": sum(fitting[1]), "checking": sum(met)},
+        "documents": {"calibrating": len(relevant), "checking": len(met)},
+        "relevant": {"calibrating": sum(relevant), "checking": sum(met)},
         "ece": error,
         "brier": {time: brier(values, met) for time, values in by_time.items()},
     }
