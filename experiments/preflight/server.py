@@ -81,11 +81,10 @@ _NO_EFFORT = (None, "none", "minimal", "low")  # with which a model may leave ou
 _PARSER = "correct the server's parser of tool calls (--tool-call-parser of vLLM)"
 
 
-def server_key(llm: Any, *others: Any) -> str:
+def server_key(llm: LanguageModel, *arguments: Any) -> str:
     """What identifies a server and how it is asked, so that it is checked once."""
-    settings = getattr(llm, "settings", None)
     values = [type(llm).__name__, llm.name, getattr(llm, "address", ""), getattr(llm, "calls", "")]
-    return fingerprint(*values, settings.as_dict() if settings else {}, *map(repr, others))
+    return fingerprint(*values, llm.settings.as_dict(), *map(repr, arguments))
 
 
 def check_server(
