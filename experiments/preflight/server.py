@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from soundingline.agents.base import Budget
 from soundingline.experiments.preflight.findings import Finding
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
 from soundingline.toolkit.llm.client import LanguageModel
@@ -64,7 +66,14 @@ _TOOL: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
-_KINDS: Mapping[str, Any] = {"name": str, "year": int, "aliases": list}
+
+
+class _Place(TypedDict):
+    name: str
+    year: int
+    aliases: list[str]
+
+
 _WRITTEN_CALL = re.compile(rf"<tool_call|<function|\[TOOL_CALLS\]|{_TOOL['name']}")
 _RULES = "Record each place that you are told by one call of record_place. Say nothing else."
 _FIRST = 'Record this place: name "Oslo", year 1048, aliases "Kristiania" and "Christiania".'
@@ -416,16 +425,9 @@ def _wrong_call(turn: Turn) -> str:
     if call.name != _TOOL["name"]:
         return f"it names {call.name!r} in place of {_TOOL['name']!r}"
     try:
-        arguments = call.parsed()
+        parse(_Place, call.parsed(), where="its call", strict=True)
+    except InputError as error:
+        return f"{error} The arguments are {call.arguments[:60]!r}"
     except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        return f"its arguments are not a JSON object ({call.arguments[:60]!r})"
-    if missing := [name for name in _KINDS if name not in arguments]:
-        return f"its arguments have no {', '.join(missing)}"
-    for name, kind in _KINDS.items():
-        if not isinstance(arguments[name], kind) or isinstance(arguments[name], bool):
-            return f"its argument {name} is {arguments[name]!r}, and not of the type of the schema"
-    if not all(isinstance(each, str) for each in arguments["aliases"]):
-        return "a value of its argument aliases is not a string"
+        return f"its arguments are not JSON ({call.arguments[:60]!r})"
     return ""
