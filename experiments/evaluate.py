@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
@@ -371,30 +372,42 @@ def slices(settings: Settings, run: Path) -> None:
     print_next("soundingline run with benchmark.qids=pi_serini_q100.txt")
 
 
-def compare(
-    settings: Settings,
-    runs: Sequence[Path],
-    *,
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What a comparison tests, and against what: the flags of `soundingline compare`.
+
+    `test`, `family` and `margin` are those of `soundingline.toolkit.evaluation.compare`, and `by`
+    that of `systems_of`. A primary measure and a margin of None are those that the manifests of the
+    runs declare, if they agree.
+    """
+
     measure: Annotated[
         Sequence[str],
         "a measure to test; may be repeated (accuracy, recall_opened, nDCG@10 and AP, where all "
         "runs have them)",
-    ] = (),
-    baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None,
-    test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation",
+    ] = ()
+    baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None
+    test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation"
     family: Annotated[
         Literal["measure", "all"], "what Holm's correction runs over: each measure, or all of them"
-    ] = "measure",
-    primary: Annotated[str | None, "the primary measure (that of the runs)"] = None,
+    ] = "measure"
+    primary: Annotated[str | None, "the primary measure (that of the runs)"] = None
     margin: Annotated[
         float | None,
         "the smallest difference of the primary measure that matters (that of the runs)",
-    ] = None,
+    ] = None
     by: Annotated[
         Sequence[str],
         "over several benchmarks: a factor that distinguishes systems, such as retriever; may "
         "be repeated (all settings but the benchmark's)",
-    ] = (),
+    ] = ()
+
+
+def compare(
+    settings: Settings,
+    runs: Sequence[Path],
+    *,
+    options: ComparisonOptions,
     published: Annotated[
         bool, "print the figures of runs, or of the cells of a sweep, next to the paper's"
     ] = False,
@@ -421,21 +434,16 @@ def compare(
             valid="two or more run folders, or the folder of a sweep",
             do="soundingline compare runs/a runs/b",
         )
-    name = settings.config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
+    config = settings.config
+    name = config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
     whole = set(runs) == set(evaluated_runs(runs[0].parent))
     compare_folders(
         runs,
-        Path(settings.config.paths.runs) / name,
+        Path(config.paths.runs) / name,
+        options,
         title=name,
-        tested=list(measure) or None,
-        baseline=baseline,
         factors=None if whole else {},
-        test=test,
-        family=family,
-        primary=primary,
-        margin=margin,
-        accept=list(settings.config.comparison.accept),
-        by=by,
+        accept=list(config.comparison.accept),
     )
 
 
@@ -450,18 +458,12 @@ def _runs_at(path: Path) -> list[Path]:
 def compare_folders(
     paths: Sequence[Path],
     folder: Path,
+    options: ComparisonOptions = ComparisonOptions(),
     *,
     title: str,
-    tested: Sequence[str] | None = None,
-    baseline: str | None = None,
     factors: Mapping[str, str] | None = None,
-    test: str = "randomisation",
-    family: str = "measure",
-    primary: str | None = None,
-    margin: float | None = None,
     accept: Sequence[str] = (),
     unfinished: Sequence[str] = (),
-    by: Sequence[str] = (),
 ) -> None:
     """Compare evaluated runs, print a table, and write `report.html`, `report.md` and
     `verdicts.json` to `folder`.
@@ -471,18 +473,12 @@ def compare_folders(
     benchmarks with macro averages.
 
     Args:
-        tested: the measures to test; None for those of `TESTED` that all runs have.
-        baseline: the name of the run that the others are compared with.
-        factors: without a baseline, the run with these factors is the baseline; of several, the
-            one that sets the fewest single values, then the one of which the others are changes.
-            A factor is an option of a group, or a single value by its key. None: those that the
-            manifests of the runs declare, if they agree.
-        test, family: see `soundingline.toolkit.evaluation.compare`.
-        primary, margin: the primary measure, and its smallest difference that matters. None: those
+        factors: if the options name no baseline, the run with these factors is the baseline; of
+            several, the one that sets the fewest single values, then the one of which the others
+            are changes. A factor is an option of a group, or a single value by its key. None: those
             that the manifests of the runs declare, if they agree.
         accept: the threats to validity that are accepted; empty for those of the runs.
         unfinished: lines about runs without an evaluation, for the report.
-        by: see `systems_of`.
 
     Raises:
         MissingBaseline: for factors that no run has. The report is written without tests.
@@ -491,83 +487,124 @@ def compare_folders(
     missing = ""
     if factors is None:
         factors = _declared(runs, "baseline")
-    if factors and baseline is None:
-        having = [
-            run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
-        ]
-        baseline = min(having, key=lambda run: _distance(run, runs)).name if having else None
-        if baseline is None:
+    if factors and options.baseline is None:
+        options = replace(options, baseline=_baseline_with(factors, runs))
+        if options.baseline is None:
             missing = ", ".join(f"{name}={value}" for name, value in factors.items())
             unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
     # The runs are those of these folders, in this order.
-    found = list(zip(dict.fromkeys(path.resolve() for path in paths), runs, strict=True))
-    traces = {
-        run.name: quote(os.path.relpath(path / PAGE, folder.resolve()))
-        for path, run in found
-        if (path / PAGE).is_file()
-    }
-    found = sorted(found, key=lambda one: one[1].name != baseline)  # the baseline first
-    runs = [run for _, run in found]
-    side_by_side = write_side_by_side(folder, found)
+    located = list(zip(dict.fromkeys(path.resolve() for path in paths), runs, strict=True))
+    located.sort(key=lambda pair: pair[1].name != options.baseline)  # the baseline first
+    runs = [run for _, run in located]
     declared = _declared(runs, "primary")
-    primary = primary or declared
-    margin = margin or _declared(runs, "margin")
-    systems = systems_of(runs, by)
+    options = replace(
+        options,
+        primary=options.primary or declared,
+        margin=options.margin or _declared(runs, "margin"),
+    )
+    systems = systems_of(runs, options.by)
+    baselines = baselines_of(runs, options.baseline or runs[0].name, systems)
     comparisons: list[PairedComparison] = []
-    chosen = baselines_of(runs, baseline or runs[0].name, systems)
     for group in [] if missing else by_benchmark(runs):
-        inside = None
-        if baseline is not None or len(group) > ALL_PAIRS:
-            inside = next((run.name for run in group if run.name in chosen), None)
-            if len(group) > ALL_PAIRS:
-                inside = inside or group[0].name
-        questions = max((len(values) for values in group[0].per_question.values()), default=0)
-        if len(group) > 1 and questions < 2:
-            number = "one question" if questions else "no judged question"
-            notify(f"{group[0].name} has {number}: paired comparisons need two or more")
-        elif len(group) > 1:
-            wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
-            known = [m for m in wanted if all(m in run.per_question for run in group)]
-            measures = list(dict.fromkeys([*([primary] if primary else []), *(tested or known)]))
-            comparisons += compare_runs(
-                group, measures, inside, test=test, family=family, margin=margin
-            )
+        comparisons += _compared(group, baselines, options)
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
-    settings: dict[str, Any] = {"title": title, "unfinished": unfinished, "traces": traces}
-    settings |= {"side_by_side": side_by_side.name if side_by_side else ""}
-    settings |= {"primary": primary or "", "declared": primary == declared}
-    settings |= {"margin": margin, "family": family}
-    settings["threats"] = threats_of_runs(
+    side_by_side = write_side_by_side(folder, located)
+    threats = threats_of_runs(
         runs,
-        baselines=chosen if baseline else (),
-        primary=primary,
-        margin=margin,
+        baselines=baselines if options.baseline else (),
+        primary=options.primary,
+        margin=options.margin,
         accept=accept,
     )
-    report = render(runs, comparisons, baseline=baseline, by=by, **settings)
+    report = render(
+        runs,
+        comparisons,
+        title=title,
+        unfinished=unfinished,
+        threats=threats,
+        traces={
+            run.name: quote(os.path.relpath(path / PAGE, folder.resolve()))
+            for path, run in located
+            if (path / PAGE).is_file()
+        },
+        side_by_side=side_by_side.name if side_by_side else "",
+        declared=options.primary == declared,
+        margin=options.margin,
+        family=options.family,
+        **_of_tables(options),
+    )
     report_path = write_report(folder, report)
-    console = Console()
-    options: dict[str, Any] = {"baseline": baseline, "primary": primary or "", "by": by}
-    for table in (
-        comparison_table(runs, comparisons, **options),
-        *pairs_tables(runs, comparisons, **options),
-    ):
-        console.print(table)
-    shown = list(dict.fromkeys(tested or ()))
-    for table in benchmark_tables(runs, comparisons, baseline=baseline, measures=shown, by=by):
-        console.print(table)
-    for table in cost_tables(runs):
-        console.print(table)
-    if line := evidence_line(runs, comparisons, baseline=baseline):
-        console.print(line)
-    console.print(f"Report: {report_path}", soft_wrap=True)
+    _print_tables(runs, comparisons, options)
+    console = Console(soft_wrap=True)
+    console.print(f"Report: {report_path}")
     if side_by_side:
-        console.print(f"Questions side by side: {side_by_side}", soft_wrap=True)
+        console.print(f"Questions side by side: {side_by_side}")
     if missing:
         raise MissingBaseline(
             f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",
             do="run the cell that has them, or name another: comparison.baseline.retriever=...",
         )
+
+
+def _baseline_with(factors: Mapping[str, str], runs: Sequence[EvaluatedRun]) -> str | None:
+    """The name of the run that has these factors and is nearest to a baseline; None without any."""
+    having = [
+        run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
+    ]
+    return min(having, key=lambda run: _distance(run, runs)).name if having else None
+
+
+def _compared(
+    group: Sequence[EvaluatedRun], baselines: Collection[str], options: ComparisonOptions
+) -> Sequence[PairedComparison]:
+    """The comparisons of the runs over one benchmark, with the one that is among `baselines`, or
+    without any of all pairs; none, and a line that says so, of fewer than two questions."""
+    if len(group) < 2:
+        return ()
+    questions = max((len(values) for values in group[0].per_question.values()), default=0)
+    if questions < 2:
+        number = "one question" if questions else "no judged question"
+        notify(f"{group[0].name} has {number}: paired comparisons need two or more")
+        return ()
+    many = len(group) > ALL_PAIRS
+    baseline = None
+    if options.baseline is not None or many:
+        baseline = next((run.name for run in group if run.name in baselines), None)
+        baseline = baseline or (group[0].name if many else None)
+    usual = TESTED if options.baseline is None else (*TESTED, _RECALL_OF_CHANGES)
+    shared = [measure for measure in usual if all(measure in run.per_question for run in group)]
+    primary = [options.primary] if options.primary else []
+    return compare_runs(
+        group,
+        list(dict.fromkeys([*primary, *(options.measure or shared)])),
+        baseline,
+        test=options.test,
+        family=options.family,
+        margin=options.margin,
+    )
+
+
+def _of_tables(options: ComparisonOptions) -> dict[str, Any]:
+    """The options of the tables of differences, printed and in the report."""
+    return {"baseline": options.baseline, "primary": options.primary or "", "by": options.by}
+
+
+def _print_tables(
+    runs: Sequence[EvaluatedRun],
+    comparisons: Sequence[PairedComparison],
+    options: ComparisonOptions,
+) -> None:
+    console, baseline = Console(), options.baseline
+    tested = list(dict.fromkeys(options.measure))
+    for table in (
+        comparison_table(runs, comparisons, **_of_tables(options)),
+        *pairs_tables(runs, comparisons, **_of_tables(options)),
+        *benchmark_tables(runs, comparisons, baseline=baseline, measures=tested, by=options.by),
+        *cost_tables(runs),
+    ):
+        console.print(table)
+    if line := evidence_line(runs, comparisons, baseline=baseline):
+        console.print(line)
 
 
 class MissingBaseline(InputError):
