@@ -143,35 +143,20 @@ def judge_run(
         over a part of the verdicts would be wrong.
     """
     judge, llm, _ = by
-    parts = folder.repeats()
+    repeats = folder.repeats()
     if llm is None:
         shipped = (folder.path / ImportedVerdicts.path).exists()
-        return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(parts)
-    work = [_work(part, judge, benchmark) for part in parts]
-    if any(one.left for one in work):
+        return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(repeats)
+    work = [_work(repeat, judge, benchmark) for repeat in repeats]
+    if any(repeat.left() for repeat in work):
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
         try:
             with running(llm, folder.path / "judge-server.log", servers) as served:
-                asking = _judge_all(judge, llm, served["model"], work, ledger, concurrency)
-                run_coroutine(asking)
+                run_coroutine(_judge_all(judge, llm, served["model"], work, ledger, concurrency))
         except ModelError as error:
-            cases = sum(one.cases for one in work)
-            left = sum(len(_work(part, judge, benchmark).left) for part in parts)
-            do = "correct it"
-            if isinstance(error, OutOfMoney):
-                do = "raise budget.run_dollars"
-                if ledger.unpriced:
-                    do = (
-                        "choose a server that reports the usage of every reply, move "
-                        f"{folder.ledger_path} away"
-                    )
-            raise InputError(
-                f"judging {folder.path} stopped: {error}. {cases - left} of {cases} answers have "
-                "a verdict, which is stored",
-                do=f"{do} and run the same command, which requests the others",
-            ) from error
-    verdicts = [one.record.read() for one in work]
-    errors = Counter(one.error for rows in verdicts for one in rows.values() if one.error)
+            raise _judging_stopped(folder, work, ledger, error) from error
+    verdicts = [repeat.record.read() for repeat in work]
+    errors = Counter(row.error for rows in verdicts for row in rows.values() if row.error)
     if errors:
         listed = ", ".join(f"{count} {error}" for error, count in sorted(errors.items()))
         Console(stderr=True, soft_wrap=True).print(
@@ -182,23 +167,43 @@ def judge_run(
 
 
 class JudgeWork(NamedTuple):
-    """The work of a judge on one repeat of a run: how many answers there are (`cases`), and those
-    without a verdict (`left`)."""
+    """The answers of one repeat of a run, and the file of their verdicts."""
 
     repeat: int
-    cases: int
-    left: list[JudgeCase]
+    cases: Sequence[JudgeCase]
     record: VerdictFile
 
+    def left(self) -> list[JudgeCase]:
+        """The answers without a verdict."""
+        return self.record.left(self.cases)
 
-def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
-    answers, record = benchmark.answers, VerdictFile(part.path, judge)
+
+def _work(repeat: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
+    answers = benchmark.answers
     cases = [
         case_of(trajectory, answers.get(trajectory.qid, ()))
-        for trajectory in part.trajectories()
+        for trajectory in repeat.trajectories()
         if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
     ]
-    return JudgeWork(part.number, len(cases), record.left(cases), record)
+    return JudgeWork(repeat.number, cases, VerdictFile(repeat.path, judge))
+
+
+def _judging_stopped(
+    folder: RunFolder, work: Sequence[JudgeWork], ledger: Ledger, error: ModelError
+) -> InputError:
+    answers = sum(len(repeat.cases) for repeat in work)
+    judged = answers - sum(len(repeat.left()) for repeat in work)
+    do = "correct it"
+    if isinstance(error, OutOfMoney):
+        do = "raise budget.run_dollars"
+        if ledger.unpriced:
+            do = "choose a server that reports the usage of every reply, "
+            do += f"move {folder.ledger_path} away"
+    return InputError(
+        f"judging {folder.path} stopped: {error}. {judged} of {answers} answers have a verdict, "
+        "which is stored",
+        do=f"{do} and run the same command, which requests the others",
+    )
 
 
 async def _judge_all(
@@ -212,26 +217,27 @@ async def _judge_all(
     """Judge the answers without a verdict, one repeat after the other, and write each verdict as
     soon as it is received."""
 
-    async def judge_repeat(one: JudgeWork) -> None:
+    async def judge_repeat(repeat: JudgeWork) -> None:
         async def ask(case: JudgeCase) -> ModelVerdict:
-            qid = repeat_id(case.qid, one.repeat)
+            qid = repeat_id(case.qid, repeat.repeat)
             metered = MeteredModel(model, ledger, role=ROLE, qid=qid, price=llm.price)
             return await judge.judge(metered, case)
 
         def done(verdict: ModelVerdict) -> None:
-            usage = ledger.by_role(repeat_id(verdict.qid, one.repeat))
+            usage = ledger.by_role(repeat_id(verdict.qid, repeat.repeat))
             write(verdict, usage.get(ROLE, UsageTotals()).flatten())
             advance()
 
-        with progress_bar() as progress, one.record.writing() as write:
+        left = repeat.left()
+        with progress_bar() as progress, repeat.record.writing() as write:
             name = f"Judging ({judge.model})"
-            advance = counted_questions(progress, name, len(one.left), concurrency)
-            await judge_cases(one.left, ask, concurrency=concurrency, done=done)
+            advance = counted_questions(progress, name, len(left), concurrency)
+            await judge_cases(left, ask, concurrency=concurrency, done=done)
 
     try:
         with interruptible():
-            for one in work:
-                await judge_repeat(one)
+            for repeat in work:
+                await judge_repeat(repeat)
     finally:
         await model.close()
 
@@ -377,8 +383,8 @@ class ComparisonOptions:
     """What a comparison tests, and against what: the flags of `soundingline compare`.
 
     `test`, `family` and `margin` are those of `soundingline.toolkit.evaluation.compare`, and `by`
-    that of `systems_of`. A primary measure and a margin of None are those that the manifests of the
-    runs declare, if they agree.
+    that of `systems_of`. A primary measure and a margin (`comparison.primary`, `comparison.margin`)
+    of None are those that the manifests of the runs declare, if they agree.
     """
 
     measure: Annotated[
@@ -391,16 +397,13 @@ class ComparisonOptions:
     family: Annotated[
         Literal["measure", "all"], "what Holm's correction runs over: each measure, or all of them"
     ] = "measure"
-    primary: Annotated[str | None, "the primary measure (that of the runs)"] = None
-    margin: Annotated[
-        float | None,
-        "the smallest difference of the primary measure that matters (that of the runs)",
-    ] = None
     by: Annotated[
         Sequence[str],
         "over several benchmarks: a factor that distinguishes systems, such as retriever; may "
         "be repeated (all settings but the benchmark's)",
     ] = ()
+    primary: str | None = None
+    margin: float | None = None
 
 
 def compare(
@@ -434,16 +437,16 @@ def compare(
             valid="two or more run folders, or the folder of a sweep",
             do="soundingline compare runs/a runs/b",
         )
-    config = settings.config
+    config, declared = settings.config, settings.config.comparison
     name = config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
     whole = set(runs) == set(evaluated_runs(runs[0].parent))
     compare_folders(
         runs,
         Path(config.paths.runs) / name,
-        options,
+        replace(options, primary=declared.primary, margin=declared.margin),
         title=name,
         factors=None if whole else {},
-        accept=list(config.comparison.accept),
+        accept=list(declared.accept),
     )
 
 
@@ -644,25 +647,33 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
             benchmark = recorded_benchmark(folder, settings)
             with judging_alone(by, folder) as ledger:
                 judge_run(by, folder, benchmark, ledger, config.concurrency)
-        judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
-        if len(judges) < 2:
-            raise InputError(
-                f"only {', '.join(judges)} has judged {folder.path}",
-                do=f"soundingline judge judge=llm llm@judge_llm=... {folder.path}",
-            )
-        questions = {
-            repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()
-        }
-        pairs = {
-            (a, b): agreement(judges[a], judges[b], questions)
-            for a, b in combinations(sorted(judges), 2)
-        }
-        rows = [{"a": a, "b": b, **row._asdict()} for (a, b), row in pairs.items()]
-        write_json(folder.path / "evaluation" / "agreement.json", rows)
-        Console().print(agreement_table(folder.name, pairs))
+        Console().print(agreement_table(folder.name, _agreements(folder)))
         page = folder.path / PAGE
         opened = f", and the answers in {page}" if page.is_file() else ""
         print_next(f"open {folder.path}/evaluation/agreement.json{opened}")
+
+
+def _agreements(folder: RunFolder) -> dict[tuple[str, str], Agreement]:
+    """The agreement of each pair of judges of a run, which is written to its folder. `InputError`
+    for a single judge."""
+    judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
+    if len(judges) < 2:
+        raise InputError(
+            f"only {', '.join(judges)} has judged {folder.path}",
+            do=f"soundingline judge judge=llm llm@judge_llm=... {folder.path}",
+        )
+    questions = {
+        repeat_id(qid, repeat.number): qid
+        for repeat in folder.repeats()
+        for qid in repeat.statuses()
+    }
+    pairs = {
+        (a, b): agreement(judges[a], judges[b], questions)
+        for a, b in combinations(sorted(judges), 2)
+    }
+    rows = [{"a": a, "b": b, **row._asdict()} for (a, b), row in pairs.items()]
+    write_json(folder.path / "evaluation" / "agreement.json", rows)
+    return pairs
 
 
 def agreement_table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:
