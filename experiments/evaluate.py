@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,7 +49,7 @@ from soundingline.toolkit.evaluation.comparison import (
     systems_of,
 )
 from soundingline.toolkit.evaluation.comparison import compare as compare_runs
-from soundingline.toolkit.evaluation.evaluation import read_rankings
+from soundingline.toolkit.evaluation.evaluation import RANKINGS
 from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import (
     ImportedVerdicts,
@@ -345,20 +345,18 @@ def slices(settings: Settings, run: Path) -> None:
     benchmark=browsecomp_plus a TREC run file, such as the authors' bm25_pure.trec. The slices are
     strata by its recall of the first 1,000 documents and by the number of evidence documents.
     """
-    located: Iterable[tuple[object, str]]
-    if run.is_file():
-        if not names_benchmark(settings):
-            raise InputError(
-                f"the run file {run} names no benchmark", do="add benchmark=browsecomp_plus"
-            )
-        benchmark, located = make(settings.config.benchmark), lines(run)
+    if not run.is_file():
+        benchmark = recorded_benchmark(RunFolder(run), settings)
+        run /= RANKINGS
+    elif names_benchmark(settings):
+        benchmark = make(settings.config.benchmark)
     else:
-        folder = RunFolder(run)
-        benchmark = recorded_benchmark(folder, settings)
-        located = enumerate(read_rankings(folder).splitlines())
+        raise InputError(
+            f"the run file {run} names no benchmark", do="add benchmark=browsecomp_plus"
+        )
     relevant = relevant_documents(benchmark.qrels["evidence"])
     ranked: dict[str, set[str]] = {}
-    for location, line in located:
+    for location, line in lines(run):
         fields = line.split()
         if len(fields) != 6 or not fields[3].isdecimal():
             raise InputError(
@@ -519,6 +517,7 @@ def compare_folders(
         margin=options.margin,
         accept=accept,
     )
+    shared = {"baseline": options.baseline, "primary": options.primary or "", "by": options.by}
     report = render(
         runs,
         comparisons,
@@ -534,10 +533,10 @@ def compare_folders(
         declared=options.primary == declared,
         margin=options.margin,
         family=options.family,
-        **_of_tables(options),
+        **shared,
     )
     report_path = write_report(folder, report)
-    _print_tables(runs, comparisons, options)
+    _print_tables(runs, comparisons, list(dict.fromkeys(options.measure)), **shared)
     console = Console(soft_wrap=True)
     console.print(f"Report: {report_path}")
     if side_by_side:
@@ -587,22 +586,17 @@ def _compared(
     )
 
 
-def _of_tables(options: ComparisonOptions) -> dict[str, Any]:
-    """The options of the tables of differences, printed and in the report."""
-    return {"baseline": options.baseline, "primary": options.primary or "", "by": options.by}
-
-
 def _print_tables(
     runs: Sequence[EvaluatedRun],
     comparisons: Sequence[PairedComparison],
-    options: ComparisonOptions,
+    tested: Sequence[str],
+    **shared: Any,
 ) -> None:
-    console, baseline = Console(), options.baseline
-    tested = list(dict.fromkeys(options.measure))
+    console, baseline = Console(), shared["baseline"]
     for table in (
-        comparison_table(runs, comparisons, **_of_tables(options)),
-        *pairs_tables(runs, comparisons, **_of_tables(options)),
-        *benchmark_tables(runs, comparisons, baseline=baseline, measures=tested, by=options.by),
+        comparison_table(runs, comparisons, **shared),
+        *pairs_tables(runs, comparisons, **shared),
+        *benchmark_tables(runs, comparisons, baseline=baseline, measures=tested, by=shared["by"]),
         *cost_tables(runs),
     ):
         console.print(table)
