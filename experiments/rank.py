@@ -68,8 +68,6 @@ from soundingline.toolkit.files import write_quoting
 from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.report import comparison_table
 
-_COVERAGE = "AnswerCoverage@"  # measures that are printed beside the table
-
 
 def query_costs(
     stages: Stages, counted: Mapping[str, Mapping[str, float]], seconds: float, queries: int
@@ -188,7 +186,7 @@ def rank(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedR
             f"{folder.path}/{RANKINGS} has the rankings of {len(evaluation.rankings):,} questions.",
             soft_wrap=True,
         )
-    if covered := [name for name in evaluation.per_question if name.startswith(_COVERAGE)]:
+    if covered := [name for name in evaluation.per_question if name.startswith("AnswerCoverage@")]:
         values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
         Console().print(values, soft_wrap=True)
     for line in fallbacks(counted):

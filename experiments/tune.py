@@ -61,6 +61,7 @@ from soundingline.toolkit.report.tuning import conclusion, render_tuning
 from soundingline.toolkit.runs import RunFolder
 
 CUTOFFS = (5, 10, 50, 100, 1000)  # whose recalls are measured at every point
+_ALL = "all questions"
 _ONE_SPLIT = "tuning.select=null tunes on one split by cross-validation"
 
 
@@ -305,9 +306,7 @@ def tune(settings: Settings) -> EvaluatedRun:
     folder = run_folder(settings, name)
     built = tuning_inputs(config, grid, budget)
     options = config.tuning
-    splits_named = ("all questions", "all questions")
-    if options.select:
-        splits_named = (options.select, options.report)
+    splits_named = (options.select, options.report) if options.select else (_ALL, _ALL)
     with (
         open_run(settings, folder, fingerprints_of(settings, built), chosen, budget) as run,
         run.running(built.stages),
@@ -316,8 +315,7 @@ def tune(settings: Settings) -> EvaluatedRun:
         result = tuned(config, built, measures, folder)
         write_results(folder, result, config, built, splits_named, run.manifest)
     Console(soft_wrap=True).print(conclusion(result, splits_named))
-    console = Console(stderr=True)
-    console.print(f"Report: {folder.path}/report.html", soft_wrap=True)
+    Console(stderr=True).print(f"Report: {folder.path}/report.html", soft_wrap=True)
     if not settings.multirun:
         print_next(f"rank or run with retriever=bm25_from_tuning retriever.source={folder.path}")
     return load_run(folder.path)

@@ -29,7 +29,7 @@ from soundingline.experiments.pipeline import (
     with_literature_tools,
 )
 from soundingline.experiments.run_context import open_run
-from soundingline.experiments.serve.sessions import ServerOptions
+from soundingline.experiments.serve import ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify
 from soundingline.toolkit.data import DocumentStore, SearchBackend
