@@ -268,8 +268,8 @@ def _timed(path: Path, engine: Any) -> Iterator[None]:
     if computes_on_gpu(engine):
         spent["gpu"] = seconds
     with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
-        known = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
-        total = {name: known.get(name, 0.0) + spent.get(name, 0.0) for name in {**known, **spent}}
+        before = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
+        total = {name: before.get(name, 0.0) + spent.get(name, 0.0) for name in {**before, **spent}}
         write_json(file, total)
 
 

@@ -175,17 +175,17 @@ def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -
     """Write what the folder is made from. `InputError` if it is made from something else; how a
     student is trained may change before there is one."""
     path, recipe = folder / "recipe.json", {**data, **training}
-    known = read_json(path, dict) if path.exists() else {}
-    if not known and any(item.name != ".lock" for item in folder.iterdir()):
+    begun = read_json(path, dict) if path.exists() else {}
+    if not begun and any(item.name != ".lock" for item in folder.iterdir()):
         raise InputError(f"'{folder}' is not empty", do="name another folder, or remove it")
     fixed = recipe if (folder / "student").exists() else data
-    if known and (changed := [name for name in fixed if known.get(name) != fixed[name]]):
+    if begun and (changed := [name for name in fixed if begun.get(name) != fixed[name]]):
         raise InputError(
             f"'{folder}' was begun with another {', '.join(changed)}",
             do="repeat the command as it was, or name another folder; to train another student "
             "from the same scores, remove 'student' in the folder",
         )
-    if known != recipe:
+    if begun != recipe:
         (folder / "report.json").unlink(missing_ok=True)
         write_json(path, recipe)
 
@@ -193,7 +193,7 @@ def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -
 # Step 1: questions for clusters of documents.
 
 
-def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[WrittenQuestion]:
+def _questions(inputs: _Inputs, clusters: int, count: int, seed: int) -> list[WrittenQuestion]:
     config, path = inputs.settings.config, inputs.folder / "questions.json"
     if path.exists():
         return [WrittenQuestion(**row) for row in read_json(path, list[dict[str, Any]])]
@@ -209,7 +209,7 @@ def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[Wri
     shown = [
         (number, [chosen[n] for n in members[start : start + _SHOWN]])
         for number, members in enumerate(groups)
-        for start in range(0, min(len(members), _SHOWN * each), _SHOWN)
+        for start in range(0, min(len(members), _SHOWN * count), _SHOWN)
     ]
     llm = language_model(config, "llm")
     if llm is None:
@@ -219,13 +219,13 @@ def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[Wri
         by = llm.name
         written = _asked(inputs, llm, [documents for _, documents in shown])
     by_text: dict[str, WrittenQuestion] = {}
-    for place, ((number, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
+    for number, ((group, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
         if text:
             docids = [document.docid for document in documents]
-            question = WrittenQuestion(f"g{place}", text, number, docids, by)
+            question = WrittenQuestion(f"g{number}", text, group, docids, by)
             by_text[" ".join(text.split()).casefold()] = question
     result = list(by_text.values())
-    write_json(path, [one._asdict() for one in result])
+    write_json(path, [question._asdict() for question in result])
     notify(f"{len(result)} questions for {len(groups)} clusters of {len(chosen)} documents")
     return result
 
@@ -286,7 +286,7 @@ def _asked(inputs: _Inputs, llm: LanguageModel, shown: Sequence[Sequence[Documen
         blocking.started(served, ledger),
     ):
         replies = model.of(blocking, caches_folder(inputs.settings.config, False)).replies(
-            {prompt: f"g{place}" for place, prompt in enumerate(prompts, start=1)}
+            {prompt: f"g{number}" for number, prompt in enumerate(prompts, start=1)}
         )
     return [" ".join(replies[prompt].text.split()) for prompt in prompts]
 
@@ -319,11 +319,11 @@ def _judgements(inputs: _Inputs, written: Sequence[WrittenQuestion]) -> list[dic
 
 def generated(benchmark: Benchmark, written: Sequence[WrittenQuestion]) -> Benchmark:
     """The corpus of a benchmark with other questions, about which nothing is judged."""
-    other = copy.copy(benchmark)
-    other.topics = [Topic(one.qid, one.text) for one in written]
-    other.qrels, other.answers, other.checklists, other.satisfaction = {"evidence": {}}, {}, {}, {}
-    other.targets = {}
-    return other
+    unjudged = copy.copy(benchmark)
+    unjudged.topics = [Topic(question.qid, question.text) for question in written]
+    unjudged.qrels, unjudged.answers, unjudged.targets = {"evidence": {}}, {}, {}
+    unjudged.checklists, unjudged.satisfaction = {}, {}
+    return unjudged
 
 
 # Step 3: the student.
@@ -352,7 +352,7 @@ def split(
 ) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """The texts of the questions to learn from, to calibrate with, and to check the calibration,
     by the hashes of the texts. `InputError` for fewer than three."""
-    texts = sorted((one.text for one in written), key=fingerprint)
+    texts = sorted((question.text for question in written), key=fingerprint)
     held = min(max(2, round(held_out * len(texts))), len(texts) - 1)
     if held < 2:
         raise InputError(

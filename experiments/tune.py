@@ -111,8 +111,8 @@ class EnrichmentGrid:
                 for weight in dict.fromkeys(point[2] for point in of_tau)
             ]
             pairs = list(dict.fromkeys((k1, b) for k1, b, _, _ in of_tau))
-            place = folder / f"tau-{tau!r}"
-            tables[tau] = judged_ranks(collection.index, pairs, judged, place, **settings)
+            stored = folder / f"tau-{tau!r}"
+            tables[tau] = judged_ranks(collection.index, pairs, judged, stored, **settings)
         ranks = {
             topic.qid: np.stack(
                 [
@@ -343,16 +343,16 @@ def tuned(
     grades = {**judged["selecting"], **judged["reported"]}
     docids = {qid: list(row) for qid, row in grades.items()}
     topics = {topic.qid: topic for side in sides.values() for topic in side.topics}
-    place, how = folder.path / "ranks", {"depth": options.depth, "threads": options.threads}
+    stored, how = folder.path / "ranks", {"depth": options.depth, "threads": options.threads}
     started = time.perf_counter()
     if built.enrichment is not None:
-        asked = [topics[qid] for qid in docids]
-        ranks = built.enrichment.ranks(built.points, asked, docids, place, **how)
+        questions = [topics[qid] for qid in docids]
+        ranks = built.enrichment.ranks(built.points, questions, docids, stored, **how)
     else:
         index = built.collection.index
         terms = index.analyzer.terms
         queries = [JudgedQuery(qid, terms(topics[qid].text), docids[qid]) for qid in docids]
-        ranks = judged_ranks(index, [(k1, b) for k1, b in built.points], queries, place, **how)
+        ranks = judged_ranks(index, [(k1, b) for k1, b in built.points], queries, stored, **how)
     Console(stderr=True).print(
         f"{len(ranks.ranks):,} questions in {len(built.points):,} points: "
         f"{time.perf_counter() - started:.1f} s",

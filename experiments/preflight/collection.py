@@ -122,10 +122,10 @@ def _counts(
         yield Finding("collection", "fault", message, do)
     if not indexed:
         return
-    units, own = len(collection.index), store.unit_count
-    if units != own:
-        few = (1 - SKIPPED) * own <= units < own  # Lucene leaves out empty units
-        message = f"the index {collection.path} has {units:,} units, and the store {own:,}"
+    units, stored = len(collection.index), store.unit_count
+    if units != stored:
+        few = (1 - SKIPPED) * stored <= units < stored  # Lucene leaves out empty units
+        message = f"the index {collection.path} has {units:,} units, and the store {stored:,}"
         do = "" if few else f"remove {collection.path} and run soundingline index"
         yield Finding("collection", "note" if few else "fault", message, do)
 

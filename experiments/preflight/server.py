@@ -407,8 +407,8 @@ class _ServerProbe:
                 "see what the server means by it: a reply may be incomplete",
             )
         served = {turn.model for turn in self._turns if turn.model}
-        own = name.rpartition("/")[2].lower()
-        if served and not any(own in each.lower() or each.lower() in own for each in served):
+        asked = name.rpartition("/")[2].lower()
+        if served and not any(asked in reply.lower() or reply.lower() in asked for reply in served):
             self.note(
                 f"{', '.join(sorted(served))} replies to requests for {name}",
                 "see whether the server serves that model under the name",

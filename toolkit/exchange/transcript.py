@@ -386,8 +386,8 @@ def _names_passage(docid: str, documents: Collection[str], listed: Collection[st
     match = _PASSAGE.fullmatch(docid.removeprefix(_PREFIX))
     if match is None or docid in documents:
         return False
-    known = match[1] in documents or (match[1] in listed and docid not in listed)
-    return known or docid.startswith(_PREFIX)
+    of_document = match[1] in documents or (match[1] in listed and docid not in listed)
+    return of_document or docid.startswith(_PREFIX)
 
 
 def _docids(output: Any, levels: int) -> Iterator[str]:
