@@ -259,12 +259,12 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
     config = settings.config
     judge = make_judge(config, make(config.budget))
-    evaluated_runs = []
+    evaluations = []
     for run in runs:
         folder = RunFolder(run)
         benchmark = recorded_benchmark(folder, settings)
-        evaluated_runs.append(evaluate_recorded(folder, benchmark, config, judge))
-    Console().print(comparison_table(evaluated_runs))
+        evaluations.append(evaluate_recorded(folder, benchmark, config, judge))
+    Console().print(comparison_table(evaluations))
     others = "" if len(runs) > 1 else " ANOTHER_RUN"
     print_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
 

@@ -268,16 +268,11 @@ def calibrate(
 def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[float], list[bool]]:
     """The probability of each document that was scored, and whether it is a target of its question;
     questions of unknown targets are left out."""
-    probabilities: list[float] = []
-    met: list[bool] = []
-    for trajectory in trajectories:
-        if trajectory.qid not in targets:
-            continue
-        newest = {
-            docid: document.probability
-            for docid, document in scored_documents(trajectory.rounds).items()
-            if document.probability is not None
-        }
-        probabilities += newest.values()
-        met += [docid in targets[trajectory.qid] for docid in newest]
-    return probabilities, met
+    pairs = [
+        (document.probability, docid in targets[trajectory.qid])
+        for trajectory in trajectories
+        if trajectory.qid in targets
+        for docid, document in scored_documents(trajectory.rounds).items()
+        if document.probability is not None
+    ]
+    return [probability for probability, _ in pairs], [met for _, met in pairs]

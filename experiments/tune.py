@@ -397,8 +397,8 @@ def write_results(
 ) -> None:
     """Write all files of a tuning except its ranks and tables. A `RuntimeError` if an ordinary run
     at the chosen point has other values than the grid."""
-    depth, point = config.tuning.depth, result.chosen()
-    pipeline, measures = built.pipeline(point, depth), result.reported.measures
+    depth, measures = config.tuning.depth, result.reported.measures
+    pipeline = built.pipeline(result.chosen(), depth)
     evaluation = evaluate_pipeline(built.reported, pipeline, list(measures))
     for measure in measures:
         ours = result.reported.by_question(measure, result.choices[result.objective].chosen)
@@ -408,24 +408,8 @@ def write_results(
                 f"grid and single run differ in {measure} on {len(differing)} questions, such as "
                 f"{differing[:1]}"
             )
-    numbers = point_settings(point)
-    overrides = []
-    if built.enrichment is not None:
-        sides = ("query_filter", "corpus_filter")
-        filters = [side for side in sides if getattr(built.enrichment.stage, side) is not None]
-        overrides = [f"enrichment.weight={numbers['weight']!r}"]
-        overrides += [f"enrichment.{side}.tau={numbers['tau']!r}" for side in filters]
-    lines = [
-        f"# Chosen by {result.objective} on {built.selecting.name}, {splits_named[0]} "
-        f"({len(result.selecting.qids)} questions), grid {result.grid.name}",
-        *([f"# with {' '.join(overrides)}"] if overrides else []),
-        "_target_: soundingline.pipelines.retrieve.BM25",
-        *(f"{name}: {value!r}" for name, value in zip(("k1", "b"), point, strict=False)),
-        f"depth: {depth}",
-        *_fold_lines(result),
-    ]
     # Copied to `conf/retriever/<name>.yaml`, it is an option like any other.
-    write_text(folder.path / CHOSEN, "\n".join(lines) + "\n")
+    write_text(folder.path / CHOSEN, _chosen_option(result, built, depth, splits_named[0]))
     write_json(folder.path / "tuning.json", result.summary())
     means = pd.DataFrame(list(result.points), columns=list(result.grid.names))
     for table, side in ((result.selecting, "selecting"), (result.reported, "reported")):
@@ -441,3 +425,27 @@ def write_results(
         manifest=manifest,
     )
     write_report(folder.path, report)
+
+
+def _chosen_option(result: TuningResult, built: TuningInputs, depth: int, split: str) -> str:
+    """The option of a retriever with the parameters that were chosen on a split."""
+    point = result.chosen()
+    overrides = []
+    if built.enrichment is not None:
+        numbers, stage = point_settings(point), built.enrichment.stage
+        overrides = [f"enrichment.weight={numbers['weight']!r}"]
+        overrides += [
+            f"enrichment.{side}.tau={numbers['tau']!r}"
+            for side in ("query_filter", "corpus_filter")
+            if getattr(stage, side) is not None
+        ]
+    lines = [
+        f"# Chosen by {result.objective} on {built.selecting.name}, {split} "
+        f"({len(result.selecting.qids)} questions), grid {result.grid.name}",
+        *([f"# with {' '.join(overrides)}"] if overrides else []),
+        "_target_: soundingline.pipelines.retrieve.BM25",
+        *(f"{name}: {value!r}" for name, value in zip(("k1", "b"), point, strict=False)),
+        f"depth: {depth}",
+        *_fold_lines(result),
+    ]
+    return "\n".join(lines) + "\n"
