@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -63,7 +63,6 @@ class IndexedCollection:
     recognises documents by title, url or identifier."""
 
     store: SqliteStore
-    open_index: Callable[..., Any]
     path: Path
     fingerprint: str
     folder: Path
@@ -78,18 +77,40 @@ class IndexedCollection:
     @cached_property
     def index(self) -> Any:
         """The index, opened when it is first asked for; built if it is missing."""
-        return self.open_index(**self._shards_of(self.engine))
+        return self.opened(self.engine, self.path)
 
     def indexed(self, engine: Engine) -> Any:
         """Another engine's index of the same units, opened; built if it is missing."""
         engine = _of_units(engine, self.segmenter)
         path, digest = _place(self.folder, self.segmenter, engine, self.corpus)
         self.others[path.name] = digest
-        return _opened(engine, self.store, path, self.corpus, **self._shards_of(engine))
+        return self.opened(engine, path)
 
-    def _shards_of(self, engine: Any) -> dict[str, int]:
-        divisible = hasattr(engine, "build_shard")  # those of learned retrievers
-        return {"shards": self.shards} if self.shards > 1 and divisible else {}
+    def opened(self, engine: Any, path: Path) -> Any:
+        """The index of an engine at a path, opened; built if it is missing."""
+        divisible = self.shards > 1 and hasattr(engine, "build_shard")  # of learned retrievers
+        build = partial(
+            engine.build,
+            StoredUnits(self.store),
+            path,
+            corpus_fingerprint=self.corpus,
+            **({"shards": self.shards} if divisible else {}),
+        )
+        with _missing(path, f"the index '{path}'") as missing:
+            if missing:
+                with _timed(path, engine):
+                    build()
+        try:
+            return engine.open(path, corpus_fingerprint=self.corpus)
+        except DeletedIndex:
+            with building_lock(path.parent / f".{path.name}.lock", f"the index of '{path}'"):
+                try:
+                    return engine.open(path, corpus_fingerprint=self.corpus)  # made meanwhile
+                except DeletedIndex:
+                    notify(f"the cluster has no index that '{path}' records; it is loaded again")
+                    shutil.rmtree(path)
+                    build()
+        return engine.open(path, corpus_fingerprint=self.corpus)
 
     def build_seconds(self) -> dict[str, float]:
         """The seconds that building the indexes with all their shards has taken: of `all`, and of
@@ -178,13 +199,8 @@ def prepare(
     if benchmark.obfuscated:
         _mark_clear(folder)
     store = _store(benchmark, segmenter, folder, corpus)
-
-    def open_index(**settings: Any) -> Any:
-        return _opened(engine, store, path, corpus, **settings)
-
     collection = IndexedCollection(
         store,
-        open_index,
         path,
         digest,
         folder,
@@ -195,7 +211,7 @@ def prepare(
         resolver=title_resolver(store, corpus, folder),
     )
     if indexed:
-        collection.index = open_index()
+        collection.index = collection.opened(engine, path)
     return collection
 
 
@@ -238,24 +254,6 @@ def _missing(path: Path, what: str, part: Path | None = None) -> Iterator[bool]:
         yield not path.exists()
 
 
-def _opened(engine: Engine, store: SqliteStore, path: Path, corpus: str, **settings: Any) -> Any:
-    with _missing(path, f"the index '{path}'") as missing:
-        if missing:
-            with _timed(path, engine):
-                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
-    try:
-        return engine.open(path, corpus_fingerprint=corpus)
-    except DeletedIndex:
-        with building_lock(path.parent / f".{path.name}.lock", f"the index of '{path}'"):
-            try:
-                return engine.open(path, corpus_fingerprint=corpus)  # another process was faster
-            except DeletedIndex:
-                notify(f"the cluster has no index that '{path}' records; it is loaded again")
-                shutil.rmtree(path)
-                engine.build(StoredUnits(store), path, corpus_fingerprint=corpus, **settings)
-    return engine.open(path, corpus_fingerprint=corpus)
-
-
 def _seconds_file(path: Path) -> Path:
     return path.with_name(f"seconds-{path.name}.json")
 
@@ -270,8 +268,8 @@ def _timed(path: Path, engine: Any) -> Iterator[None]:
     if computes_on_gpu(engine):
         spent["gpu"] = seconds
     with file_lock(path.parent / f".{file.name}.lock"):  # several shards may end at once
-        known = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
-        total = {name: known.get(name, 0.0) + spent.get(name, 0.0) for name in {**known, **spent}}
+        before = read_json(file, dict[str, float], do="remove that file") if file.exists() else {}
+        total = {name: before.get(name, 0.0) + spent.get(name, 0.0) for name in {**before, **spent}}
         write_json(file, total)
 
 

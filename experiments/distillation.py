@@ -58,7 +58,6 @@ from soundingline.toolkit.llm.ledger import open_ledger
 from soundingline.toolkit.llm.prompts import spotlight
 from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.optional import import_optional
-from soundingline.toolkit.report.plots import write_reliability
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.search import Literature
 from soundingline.toolkit.search.literature import first_sentences
@@ -118,8 +117,8 @@ def distill(
     questions. Without a model, a question is the subject of a document. Clusters are those of
     `scorer.locator`'s vectors, or of words. FOLDER holds the result of each step:
     `questions.json`, the run `candidates`, `judgements.jsonl`, the checkpoint `student`,
-    `calibration.json`, `reliability.png` and `report.json`. The same command goes on after the
-    last complete step. Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
+    `calibration.json` and `report.json`. The same command goes on after the last complete step.
+    Use: `scorer=cross_encoder scorer.scorer.model=FOLDER/student
     agent.calibration=FOLDER/calibration.json`.
     """
     check_int("clusters", clusters, ge=2)
@@ -176,17 +175,17 @@ def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -
     """Write what the folder is made from. `InputError` if it is made from something else; how a
     student is trained may change before there is one."""
     path, recipe = folder / "recipe.json", {**data, **training}
-    known = read_json(path, dict) if path.exists() else {}
-    if not known and any(item.name != ".lock" for item in folder.iterdir()):
+    begun = read_json(path, dict) if path.exists() else {}
+    if not begun and any(item.name != ".lock" for item in folder.iterdir()):
         raise InputError(f"'{folder}' is not empty", do="name another folder, or remove it")
     fixed = recipe if (folder / "student").exists() else data
-    if known and (changed := [name for name in fixed if known.get(name) != fixed[name]]):
+    if begun and (changed := [name for name in fixed if begun.get(name) != fixed[name]]):
         raise InputError(
             f"'{folder}' was begun with another {', '.join(changed)}",
             do="repeat the command as it was, or name another folder; to train another student "
             "from the same scores, remove 'student' in the folder",
         )
-    if known != recipe:
+    if begun != recipe:
         (folder / "report.json").unlink(missing_ok=True)
         write_json(path, recipe)
 
@@ -194,7 +193,7 @@ def _claim(folder: Path, data: Mapping[str, Any], training: Mapping[str, Any]) -
 # Step 1: questions for clusters of documents.
 
 
-def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[WrittenQuestion]:
+def _questions(inputs: _Inputs, clusters: int, count: int, seed: int) -> list[WrittenQuestion]:
     config, path = inputs.settings.config, inputs.folder / "questions.json"
     if path.exists():
         return [WrittenQuestion(**row) for row in read_json(path, list[dict[str, Any]])]
@@ -210,7 +209,7 @@ def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[Wri
     shown = [
         (number, [chosen[n] for n in members[start : start + _SHOWN]])
         for number, members in enumerate(groups)
-        for start in range(0, min(len(members), _SHOWN * each), _SHOWN)
+        for start in range(0, min(len(members), _SHOWN * count), _SHOWN)
     ]
     llm = language_model(config, "llm")
     if llm is None:
@@ -220,13 +219,13 @@ def _questions(inputs: _Inputs, clusters: int, each: int, seed: int) -> list[Wri
         by = llm.name
         written = _asked(inputs, llm, [documents for _, documents in shown])
     by_text: dict[str, WrittenQuestion] = {}
-    for place, ((number, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
+    for number, ((group, documents), text) in enumerate(zip(shown, written, strict=True), start=1):
         if text:
             docids = [document.docid for document in documents]
-            question = WrittenQuestion(f"g{place}", text, number, docids, by)
+            question = WrittenQuestion(f"g{number}", text, group, docids, by)
             by_text[" ".join(text.split()).casefold()] = question
     result = list(by_text.values())
-    write_json(path, [one._asdict() for one in result])
+    write_json(path, [question._asdict() for question in result])
     notify(f"{len(result)} questions for {len(groups)} clusters of {len(chosen)} documents")
     return result
 
@@ -239,9 +238,8 @@ def word_vectors(texts: Sequence[str], seed: int) -> NDArray[np.float32]:
     dimensions = min(_DIMENSIONS, weights.shape[1] - 1, len(texts) - 1)
     decomposition = import_optional("sklearn.decomposition")
     reduce = decomposition.TruncatedSVD(max(1, dimensions), random_state=seed)
-    vectors = reduce.fit_transform(weights)
-    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    return (vectors / lengths).astype(np.float32)  # type: ignore[no-any-return]
+    vectors = import_optional("sklearn.preprocessing").normalize(reduce.fit_transform(weights))
+    return vectors.astype(np.float32)  # type: ignore[no-any-return]
 
 
 def cluster(vectors: NDArray[np.float32], clusters: int, seed: int) -> list[list[int]]:
@@ -288,7 +286,7 @@ def _asked(inputs: _Inputs, llm: LanguageModel, shown: Sequence[Sequence[Documen
         blocking.started(served, ledger),
     ):
         replies = model.of(blocking, caches_folder(inputs.settings.config, False)).replies(
-            {prompt: f"g{place}" for place, prompt in enumerate(prompts, start=1)}
+            {prompt: f"g{number}" for number, prompt in enumerate(prompts, start=1)}
         )
     return [" ".join(replies[prompt].text.split()) for prompt in prompts]
 
@@ -321,11 +319,11 @@ def _judgements(inputs: _Inputs, written: Sequence[WrittenQuestion]) -> list[dic
 
 def generated(benchmark: Benchmark, written: Sequence[WrittenQuestion]) -> Benchmark:
     """The corpus of a benchmark with other questions, about which nothing is judged."""
-    other = copy.copy(benchmark)
-    other.topics = [Topic(one.qid, one.text) for one in written]
-    other.qrels, other.answers, other.checklists, other.satisfaction = {"evidence": {}}, {}, {}, {}
-    other.targets = {}
-    return other
+    unjudged = copy.copy(benchmark)
+    unjudged.topics = [Topic(question.qid, question.text) for question in written]
+    unjudged.qrels, unjudged.answers, unjudged.targets = {"evidence": {}}, {}, {}
+    unjudged.checklists, unjudged.satisfaction = {}, {}
+    return unjudged
 
 
 # Step 3: the student.
@@ -354,7 +352,7 @@ def split(
 ) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """The texts of the questions to learn from, to calibrate with, and to check the calibration,
     by the hashes of the texts. `InputError` for fewer than three."""
-    texts = sorted((one.text for one in written), key=fingerprint)
+    texts = sorted((question.text for question in written), key=fingerprint)
     held = min(max(2, round(held_out * len(texts))), len(texts) - 1)
     if held < 2:
         raise InputError(
@@ -387,32 +385,32 @@ def _calibrate(
     held = [row for row in rows if row["query"] in calibrating | checking]
     scored = student.score(_candidates(inputs, held))
     student.close()
-    # Probabilities, and whether the teacher finds the document relevant.
-    fitting, checked = ([], []), ([], [])  # type: tuple[list[float], list[bool]], tuple[list[float], list[bool]]
-    for row, score in zip(held, scored, strict=True):
-        probabilities, met = fitting if row["query"] in calibrating else checked
-        probabilities.append(score.probability or 0.0)
-        met.append(overall(row) >= _SATISFIED)
-    if len(set(fitting[1])) < 2 or not checked[1]:
+
+    def outcomes(questions: frozenset[str]) -> tuple[list[float], list[bool]]:
+        """Probabilities of the student, and whether the teacher finds the document relevant."""
+        pairs = [pair for pair in zip(held, scored, strict=True) if pair[0]["query"] in questions]
+        probabilities = [score.probability or 0.0 for _, score in pairs]
+        return probabilities, [overall(row) >= _SATISFIED for row, _ in pairs]
+
+    (to_fit, relevant), (probabilities, met) = outcomes(calibrating), outcomes(checking)
+    if len(set(relevant)) < 2 or not met:
         raise InputError(
-            f"the teacher finds {sum(fitting[1])} of {len(fitting[1])} documents of the "
+            f"the teacher finds {sum(relevant)} of {len(relevant)} documents of the "
             "held-out questions relevant",
             valid="some that are, and some that are not",
             do="take more clusters or questions, in another folder",
         )
     path = folder / "calibration.json"
-    fitted = fit_probabilities(*fitting, method)
-    write_json(path, {**fitted, "pairs": len(fitting[1]), "scorer": student.fingerprint})
-    probabilities, met = checked
+    fitted = fit_probabilities(to_fit, relevant, method)
+    write_json(path, {**fitted, "pairs": len(relevant), "scorer": student.fingerprint})
     by_time = {"before": probabilities, "after": list(map(Calibration(str(path)), probabilities))}
-    write_reliability(folder / "reliability.png", by_time, met)
     error = {time: expected_calibration_error(values, met) for time, values in by_time.items()}
     report = {
         "teacher": settings.choices["scorer"],
         "teacher_llm": getattr(language_model(settings.config, "librarian_llm"), "name", None),
         "questions": {"calibrating": len(calibrating), "checking": len(checking)},
-        "documents": {"calibrating": len(fitting[1]), "checking": len(met)},
-        "relevant": {"calibrating": sum(fitting[1]), "checking": sum(met)},
+        "documents": {"calibrating": len(relevant), "checking": len(met)},
+        "relevant": {"calibrating": sum(relevant), "checking": sum(met)},
         "ece": error,
         "brier": {time: brier(values, met) for time, values in by_time.items()},
     }

@@ -157,8 +157,8 @@ def enrichment_folder(settings: Settings, source: ModelPhrases) -> RunFolder:
     """The folder of the run that asks for phrases. Shards are asked for at once, and each has a run
     of its own."""
     shard = shard_of(settings.config)
-    own = [str(shard)] if shard and shard.count > 1 else []
-    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint, *own)[:8]
+    parts = [str(shard)] if shard and shard.count > 1 else []
+    digest = fingerprint(identity_of(settings, RANKING), source.fingerprint, *parts)[:8]
     return run_folder(settings, f"enrichment-{cell_label(settings, RANKING)}-{digest}")
 
 

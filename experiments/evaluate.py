@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, combinations
 from pathlib import Path
@@ -48,7 +49,7 @@ from soundingline.toolkit.evaluation.comparison import (
     systems_of,
 )
 from soundingline.toolkit.evaluation.comparison import compare as compare_runs
-from soundingline.toolkit.evaluation.evaluation import read_rankings
+from soundingline.toolkit.evaluation.evaluation import RANKINGS
 from soundingline.toolkit.evaluation.funnel import relevant_documents
 from soundingline.toolkit.evaluation.judge import (
     ImportedVerdicts,
@@ -143,35 +144,20 @@ def judge_run(
         over a part of the verdicts would be wrong.
     """
     judge, llm, _ = by
-    parts = folder.repeats()
+    repeats = folder.repeats()
     if llm is None:
         shipped = (folder.path / ImportedVerdicts.path).exists()
-        return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(parts)
-    work = [_work(part, judge, benchmark) for part in parts]
-    if any(one.left for one in work):
+        return [ImportedVerdicts(folder.path)] if shipped else [judge] * len(repeats)
+    work = [_work(repeat, judge, benchmark) for repeat in repeats]
+    if any(repeat.left() for repeat in work):
         ledger.check_price(ROLE, llm.price, "judge_llm.price.input and judge_llm.price.output")
         try:
             with running(llm, folder.path / "judge-server.log", servers) as served:
-                asking = _judge_all(judge, llm, served["model"], work, ledger, concurrency)
-                run_coroutine(asking)
+                run_coroutine(_judge_all(judge, llm, served["model"], work, ledger, concurrency))
         except ModelError as error:
-            cases = sum(one.cases for one in work)
-            left = sum(len(_work(part, judge, benchmark).left) for part in parts)
-            do = "correct it"
-            if isinstance(error, OutOfMoney):
-                do = "raise budget.run_dollars"
-                if ledger.unpriced:
-                    do = (
-                        "choose a server that reports the usage of every reply, move "
-                        f"{folder.ledger_path} away"
-                    )
-            raise InputError(
-                f"judging {folder.path} stopped: {error}. {cases - left} of {cases} answers have "
-                "a verdict, which is stored",
-                do=f"{do} and run the same command, which requests the others",
-            ) from error
-    verdicts = [one.record.read() for one in work]
-    errors = Counter(one.error for rows in verdicts for one in rows.values() if one.error)
+            raise _judging_stopped(folder, work, ledger, error) from error
+    verdicts = [repeat.record.read() for repeat in work]
+    errors = Counter(row.error for rows in verdicts for row in rows.values() if row.error)
     if errors:
         listed = ", ".join(f"{count} {error}" for error, count in sorted(errors.items()))
         Console(stderr=True, soft_wrap=True).print(
@@ -182,23 +168,43 @@ def judge_run(
 
 
 class JudgeWork(NamedTuple):
-    """The work of a judge on one repeat of a run: how many answers there are (`cases`), and those
-    without a verdict (`left`)."""
+    """The answers of one repeat of a run, and the file of their verdicts."""
 
     repeat: int
-    cases: int
-    left: list[JudgeCase]
+    cases: Sequence[JudgeCase]
     record: VerdictFile
 
+    def left(self) -> list[JudgeCase]:
+        """The answers without a verdict."""
+        return self.record.left(self.cases)
 
-def _work(part: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
-    answers, record = benchmark.answers, VerdictFile(part.path, judge)
+
+def _work(repeat: RunFolder, judge: LlmJudge, benchmark: Benchmark) -> JudgeWork:
+    answers = benchmark.answers
     cases = [
         case_of(trajectory, answers.get(trajectory.qid, ()))
-        for trajectory in part.trajectories()
+        for trajectory in repeat.trajectories()
         if trajectory.status != "failed" and (answers.get(trajectory.qid) or not judge.reference)
     ]
-    return JudgeWork(part.number, len(cases), record.left(cases), record)
+    return JudgeWork(repeat.number, cases, VerdictFile(repeat.path, judge))
+
+
+def _judging_stopped(
+    folder: RunFolder, work: Sequence[JudgeWork], ledger: Ledger, error: ModelError
+) -> InputError:
+    answers = sum(len(repeat.cases) for repeat in work)
+    judged = answers - sum(len(repeat.left()) for repeat in work)
+    do = "correct it"
+    if isinstance(error, OutOfMoney):
+        do = "raise budget.run_dollars"
+        if ledger.unpriced:
+            do = "choose a server that reports the usage of every reply, "
+            do += f"move {folder.ledger_path} away"
+    return InputError(
+        f"judging {folder.path} stopped: {error}. {judged} of {answers} answers have a verdict, "
+        "which is stored",
+        do=f"{do} and run the same command, which requests the others",
+    )
 
 
 async def _judge_all(
@@ -212,26 +218,27 @@ async def _judge_all(
     """Judge the answers without a verdict, one repeat after the other, and write each verdict as
     soon as it is received."""
 
-    async def judge_repeat(one: JudgeWork) -> None:
+    async def judge_repeat(repeat: JudgeWork) -> None:
         async def ask(case: JudgeCase) -> ModelVerdict:
-            qid = repeat_id(case.qid, one.repeat)
+            qid = repeat_id(case.qid, repeat.repeat)
             metered = MeteredModel(model, ledger, role=ROLE, qid=qid, price=llm.price)
             return await judge.judge(metered, case)
 
         def done(verdict: ModelVerdict) -> None:
-            usage = ledger.by_role(repeat_id(verdict.qid, one.repeat))
+            usage = ledger.by_role(repeat_id(verdict.qid, repeat.repeat))
             write(verdict, usage.get(ROLE, UsageTotals()).flatten())
             advance()
 
-        with progress_bar() as progress, one.record.writing() as write:
+        left = repeat.left()
+        with progress_bar() as progress, repeat.record.writing() as write:
             name = f"Judging ({judge.model})"
-            advance = counted_questions(progress, name, len(one.left), concurrency)
-            await judge_cases(one.left, ask, concurrency=concurrency, done=done)
+            advance = counted_questions(progress, name, len(left), concurrency)
+            await judge_cases(left, ask, concurrency=concurrency, done=done)
 
     try:
         with interruptible():
-            for one in work:
-                await judge_repeat(one)
+            for repeat in work:
+                await judge_repeat(repeat)
     finally:
         await model.close()
 
@@ -253,12 +260,12 @@ def evaluate(settings: Settings, runs: Sequence[Path]) -> None:
         raise InputError("no run was named", do="soundingline evaluate runs/<name>")
     config = settings.config
     judge = make_judge(config, make(config.budget))
-    evaluated_runs = []
+    evaluations = []
     for run in runs:
         folder = RunFolder(run)
         benchmark = recorded_benchmark(folder, settings)
-        evaluated_runs.append(evaluate_recorded(folder, benchmark, config, judge))
-    Console().print(comparison_table(ReportData(evaluated_runs)))
+        evaluations.append(evaluate_recorded(folder, benchmark, config, judge))
+    Console().print(comparison_table(ReportData(evaluations)))
     others = "" if len(runs) > 1 else " ANOTHER_RUN"
     print_next(f"soundingline compare {' '.join(map(str, runs))}{others}")
 
@@ -339,20 +346,18 @@ def slices(settings: Settings, run: Path) -> None:
     benchmark=browsecomp_plus a TREC run file, such as the authors' bm25_pure.trec. The slices are
     strata by its recall of the first 1,000 documents and by the number of evidence documents.
     """
-    located: Iterable[tuple[object, str]]
-    if run.is_file():
-        if not names_benchmark(settings):
-            raise InputError(
-                f"the run file {run} names no benchmark", do="add benchmark=browsecomp_plus"
-            )
-        benchmark, located = make(settings.config.benchmark), lines(run)
+    if not run.is_file():
+        benchmark = recorded_benchmark(RunFolder(run), settings)
+        run /= RANKINGS
+    elif names_benchmark(settings):
+        benchmark = make(settings.config.benchmark)
     else:
-        folder = RunFolder(run)
-        benchmark = recorded_benchmark(folder, settings)
-        located = enumerate(read_rankings(folder).splitlines())
+        raise InputError(
+            f"the run file {run} names no benchmark", do="add benchmark=browsecomp_plus"
+        )
     relevant = relevant_documents(benchmark.qrels["evidence"])
     ranked: dict[str, set[str]] = {}
-    for location, line in located:
+    for location, line in lines(run):
         fields = line.split()
         if len(fields) != 6 or not fields[3].isdecimal():
             raise InputError(
@@ -372,30 +377,39 @@ def slices(settings: Settings, run: Path) -> None:
     print_next("soundingline run with benchmark.qids=pi_serini_q100.txt")
 
 
-def compare(
-    settings: Settings,
-    runs: Sequence[Path],
-    *,
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """What a comparison tests, and against what: the flags of `soundingline compare`.
+
+    `test`, `family` and `margin` are those of `soundingline.toolkit.evaluation.compare`, and `by`
+    that of `systems_of`. A primary measure and a margin (`comparison.primary`, `comparison.margin`)
+    of None are those that the manifests of the runs declare, if they agree.
+    """
+
     measure: Annotated[
         Sequence[str],
         "a measure to test; may be repeated (accuracy, recall_opened, nDCG@10 and AP, where all "
         "runs have them)",
-    ] = (),
-    baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None,
-    test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation",
+    ] = ()
+    baseline: Annotated[str | None, "the run to compare with (all pairs)"] = None
+    test: Annotated[Literal["randomisation", "t"], "the paired test"] = "randomisation"
     family: Annotated[
         Literal["measure", "all"], "what Holm's correction runs over: each measure, or all of them"
-    ] = "measure",
-    primary: Annotated[str | None, "the primary measure (that of the runs)"] = None,
-    margin: Annotated[
-        float | None,
-        "the smallest difference of the primary measure that matters (that of the runs)",
-    ] = None,
+    ] = "measure"
     by: Annotated[
         Sequence[str],
         "over several benchmarks: a factor that distinguishes systems, such as retriever; may "
         "be repeated (all settings but the benchmark's)",
-    ] = (),
+    ] = ()
+    primary: str | None = None
+    margin: float | None = None
+
+
+def compare(
+    settings: Settings,
+    runs: Sequence[Path],
+    *,
+    options: ComparisonOptions,
     published: Annotated[
         bool, "print the figures of runs, or of the cells of a sweep, next to the paper's"
     ] = False,
@@ -422,21 +436,16 @@ def compare(
             valid="two or more run folders, or the folder of a sweep",
             do="soundingline compare runs/a runs/b",
         )
-    name = settings.config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
+    config, declared = settings.config, settings.config.comparison
+    name = config.name or f"comparison-{fingerprint(*map(str, runs))[:6]}"
     whole = set(runs) == set(evaluated_runs(runs[0].parent))
     compare_folders(
         runs,
-        Path(settings.config.paths.runs) / name,
+        Path(config.paths.runs) / name,
+        replace(options, primary=declared.primary, margin=declared.margin),
         title=name,
-        tested=list(measure) or None,
-        baseline=baseline,
         factors=None if whole else {},
-        test=test,
-        family=family,
-        primary=primary,
-        margin=margin,
-        accept=list(settings.config.comparison.accept),
-        by=by,
+        accept=list(declared.accept),
     )
 
 
@@ -451,18 +460,12 @@ def _runs_at(path: Path) -> list[Path]:
 def compare_folders(
     paths: Sequence[Path],
     folder: Path,
+    options: ComparisonOptions = ComparisonOptions(),
     *,
     title: str,
-    tested: Sequence[str] | None = None,
-    baseline: str | None = None,
     factors: Mapping[str, str] | None = None,
-    test: str = "randomisation",
-    family: str = "measure",
-    primary: str | None = None,
-    margin: float | None = None,
     accept: Sequence[str] = (),
     unfinished: Sequence[str] = (),
-    by: Sequence[str] = (),
 ) -> None:
     """Compare evaluated runs, print a table, and write `report.html`, `report.md` and
     `verdicts.json` to `folder`.
@@ -472,18 +475,12 @@ def compare_folders(
     benchmarks with macro averages.
 
     Args:
-        tested: the measures to test; None for those of `TESTED` that all runs have.
-        baseline: the name of the run that the others are compared with.
-        factors: without a baseline, the run with these factors is the baseline; of several, the
-            one that sets the fewest single values, then the one of which the others are changes.
-            A factor is an option of a group, or a single value by its key. None: those that the
-            manifests of the runs declare, if they agree.
-        test, family: see `soundingline.toolkit.evaluation.compare`.
-        primary, margin: the primary measure, and its smallest difference that matters. None: those
+        factors: if the options name no baseline, the run with these factors is the baseline; of
+            several, the one that sets the fewest single values, then the one of which the others
+            are changes. A factor is an option of a group, or a single value by its key. None: those
             that the manifests of the runs declare, if they agree.
         accept: the threats to validity that are accepted; empty for those of the runs.
         unfinished: lines about runs without an evaluation, for the report.
-        by: see `systems_of`.
 
     Raises:
         MissingBaseline: for factors that no run has. The report is written without tests.
@@ -492,87 +489,114 @@ def compare_folders(
     missing = ""
     if factors is None:
         factors = _declared(runs, "baseline")
-    if factors and baseline is None:
-        having = [
-            run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
-        ]
-        baseline = min(having, key=lambda run: _distance(run, runs)).name if having else None
-        if baseline is None:
+    if factors and options.baseline is None:
+        options = replace(options, baseline=_baseline_with(factors, runs))
+        if options.baseline is None:
             missing = ", ".join(f"{name}={value}" for name, value in factors.items())
             unfinished = [*unfinished, f"No run has the baseline's {missing}: nothing was tested."]
     # The runs are those of these folders, in this order.
-    found = list(zip(dict.fromkeys(path.resolve() for path in paths), runs, strict=True))
-    traces = {
-        run.name: quote(os.path.relpath(path / PAGE, folder.resolve()))
-        for path, run in found
-        if (path / PAGE).is_file()
-    }
-    found = sorted(found, key=lambda one: one[1].name != baseline)  # the baseline first
-    runs = [run for _, run in found]
-    side_by_side = write_side_by_side(folder, found)
+    located = list(zip(dict.fromkeys(path.resolve() for path in paths), runs, strict=True))
+    located.sort(key=lambda pair: pair[1].name != options.baseline)  # the baseline first
+    runs = [run for _, run in located]
     declared = _declared(runs, "primary")
-    primary = primary or declared
-    margin = margin or _declared(runs, "margin")
-    systems = systems_of(runs, by)
+    options = replace(
+        options,
+        primary=options.primary or declared,
+        margin=options.margin or _declared(runs, "margin"),
+    )
+    systems = systems_of(runs, options.by)
+    baselines = baselines_of(runs, options.baseline or runs[0].name, systems)
     comparisons: list[PairedComparison] = []
-    chosen = baselines_of(runs, baseline or runs[0].name, systems)
     for group in [] if missing else by_benchmark(runs):
-        inside = None
-        if baseline is not None or len(group) > ALL_PAIRS:
-            inside = next((run.name for run in group if run.name in chosen), None)
-            if len(group) > ALL_PAIRS:
-                inside = inside or group[0].name
-        questions = max((len(values) for values in group[0].per_question.values()), default=0)
-        if len(group) > 1 and questions < 2:
-            number = "one question" if questions else "no judged question"
-            notify(f"{group[0].name} has {number}: paired comparisons need two or more")
-        elif len(group) > 1:
-            wanted = TESTED if baseline is None else (*TESTED, _RECALL_OF_CHANGES)
-            known = [m for m in wanted if all(m in run.per_question for run in group)]
-            measures = list(dict.fromkeys([*([primary] if primary else []), *(tested or known)]))
-            comparisons += compare_runs(
-                group, measures, inside, test=test, family=family, margin=margin
-            )
+        comparisons += _compared(group, baselines, options)
     write_json(folder / "verdicts.json", [row._asdict() for row in comparisons])
+    side_by_side = write_side_by_side(folder, located)
     threats = threats_of_runs(
         runs,
-        baselines=chosen if baseline else (),
-        primary=primary,
-        margin=margin,
+        baselines=baselines if options.baseline else (),
+        primary=options.primary,
+        margin=options.margin,
         accept=accept,
     )
     data = ReportData(
         runs,
         comparisons,
-        baseline=baseline or "",
-        traces=traces,
+        baseline=options.baseline or "",
+        traces={
+            run.name: quote(os.path.relpath(path / PAGE, folder.resolve()))
+            for path, run in located
+            if (path / PAGE).is_file()
+        },
         side_by_side=side_by_side.name if side_by_side else "",
-        by=by,
-        primary=primary or "",
-        declared=primary == declared,
-        margin=margin,
-        family=family,
+        by=options.by,
+        primary=options.primary or "",
+        declared=options.primary == declared,
+        margin=options.margin,
+        family=options.family,
     )
     report = render(data, title=title, unfinished=unfinished, threats=threats)
     report_path = write_report(folder, report)
-    console = Console()
-    for table in (
-        comparison_table(data),
-        *pairs_tables(data),
-        *benchmark_tables(data, list(dict.fromkeys(tested or ()))),
-        *cost_tables(runs),
-    ):
-        console.print(table)
-    if line := evidence_line(data, baseline):
-        console.print(line)
-    console.print(f"Report: {report_path}", soft_wrap=True)
+    _print_tables(data, list(dict.fromkeys(options.measure)))
+    console = Console(soft_wrap=True)
+    console.print(f"Report: {report_path}")
     if side_by_side:
-        console.print(f"Questions side by side: {side_by_side}", soft_wrap=True)
+        console.print(f"Questions side by side: {side_by_side}")
     if missing:
         raise MissingBaseline(
             f"no run in {folder} has {missing}, which the baseline is to have: nothing was tested",
             do="run the cell that has them, or name another: comparison.baseline.retriever=...",
         )
+
+
+def _baseline_with(factors: Mapping[str, str], runs: Sequence[EvaluatedRun]) -> str | None:
+    """The name of the run that has these factors and is nearest to a baseline; None without any."""
+    having = [
+        run for run in runs if has_factors(run.manifest.get("config", {}), run.factors, factors)
+    ]
+    return min(having, key=lambda run: _distance(run, runs)).name if having else None
+
+
+def _compared(
+    group: Sequence[EvaluatedRun], baselines: Collection[str], options: ComparisonOptions
+) -> Sequence[PairedComparison]:
+    """The comparisons of the runs over one benchmark, with the one that is among `baselines`, or
+    without any of all pairs; none, and a line that says so, of fewer than two questions."""
+    if len(group) < 2:
+        return ()
+    questions = max((len(values) for values in group[0].per_question.values()), default=0)
+    if questions < 2:
+        number = "one question" if questions else "no judged question"
+        notify(f"{group[0].name} has {number}: paired comparisons need two or more")
+        return ()
+    many = len(group) > ALL_PAIRS
+    baseline = None
+    if options.baseline is not None or many:
+        baseline = next((run.name for run in group if run.name in baselines), None)
+        baseline = baseline or (group[0].name if many else None)
+    usual = TESTED if options.baseline is None else (*TESTED, _RECALL_OF_CHANGES)
+    shared = [measure for measure in usual if all(measure in run.per_question for run in group)]
+    primary = [options.primary] if options.primary else []
+    return compare_runs(
+        group,
+        list(dict.fromkeys([*primary, *(options.measure or shared)])),
+        baseline,
+        test=options.test,
+        family=options.family,
+        margin=options.margin,
+    )
+
+
+def _print_tables(data: ReportData, tested: Sequence[str]) -> None:
+    console = Console()
+    for table in (
+        comparison_table(data),
+        *pairs_tables(data),
+        *benchmark_tables(data, tested),
+        *cost_tables(data.runs),
+    ):
+        console.print(table)
+    if line := evidence_line(data):
+        console.print(line)
 
 
 class MissingBaseline(InputError):
@@ -612,25 +636,33 @@ def judge(settings: Settings, runs: Sequence[Path]) -> None:
             benchmark = recorded_benchmark(folder, settings)
             with judging_alone(by, folder) as ledger:
                 judge_run(by, folder, benchmark, ledger, config.concurrency)
-        judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
-        if len(judges) < 2:
-            raise InputError(
-                f"only {', '.join(judges)} has judged {folder.path}",
-                do=f"soundingline judge judge=llm llm@judge_llm=... {folder.path}",
-            )
-        questions = {
-            repeat_id(qid, part.number): qid for part in folder.repeats() for qid in part.statuses()
-        }
-        pairs = {
-            (a, b): agreement(judges[a], judges[b], questions)
-            for a, b in combinations(sorted(judges), 2)
-        }
-        rows = [{"a": a, "b": b, **row._asdict()} for (a, b), row in pairs.items()]
-        write_json(folder.path / "evaluation" / "agreement.json", rows)
-        Console().print(agreement_table(folder.name, pairs))
+        Console().print(agreement_table(folder.name, _agreements(folder)))
         page = folder.path / PAGE
         opened = f", and the answers in {page}" if page.is_file() else ""
         print_next(f"open {folder.path}/evaluation/agreement.json{opened}")
+
+
+def _agreements(folder: RunFolder) -> dict[tuple[str, str], Agreement]:
+    """The agreement of each pair of judges of a run, which is written to its folder. `InputError`
+    for a single judge."""
+    judges = {name: row["verdicts"] for name, row in record_judges(folder).items()}
+    if len(judges) < 2:
+        raise InputError(
+            f"only {', '.join(judges)} has judged {folder.path}",
+            do=f"soundingline judge judge=llm llm@judge_llm=... {folder.path}",
+        )
+    questions = {
+        repeat_id(qid, repeat.number): qid
+        for repeat in folder.repeats()
+        for qid in repeat.statuses()
+    }
+    pairs = {
+        (a, b): agreement(judges[a], judges[b], questions)
+        for a, b in combinations(sorted(judges), 2)
+    }
+    rows = [{"a": a, "b": b, **row._asdict()} for (a, b), row in pairs.items()]
+    write_json(folder.path / "evaluation" / "agreement.json", rows)
+    return pairs
 
 
 def agreement_table(title: str, pairs: Mapping[tuple[str, str], Agreement]) -> Table:

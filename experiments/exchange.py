@@ -190,9 +190,9 @@ def _judgements(folder: RunFolder, out: Path, settings: Settings) -> str:
     passages = evidence_passages(benchmark, settings.config).store
     rows = 0
     with atomic_file(out / f"{folder.name}.jsonl") as stream:
-        for part in folder.repeats():
-            for trajectory in part.trajectories():
-                for row in training_rows(trajectory, passages, part.number):
+        for repeat in folder.repeats():
+            for trajectory in repeat.trajectories():
+                for row in training_rows(trajectory, passages, repeat.number):
                     stream.write(dump_json(row, indent=None).encode())
                     rows += 1
     if not rows:
@@ -214,8 +214,8 @@ def _training(folder: RunFolder, out: Path, settings: Settings) -> str:
             valid="a run of an agent that reads documents and cites them",
             do="name such a run",
         )
-    wanted = {docid for _, *pair in rows for docid in pair}
-    text = dict(texts_under(Path(settings.config.paths.indexes), benchmark, wanted))
+    docids = {docid for _, *pair in rows for docid in pair}
+    text = dict(texts_under(Path(settings.config.paths.indexes), benchmark, docids))
     with atomic_file(out / f"{folder.name}.jsonl") as stream:
         for query, positive, negative in rows:
             if positive in text and negative in text:
@@ -234,17 +234,17 @@ def triplets(trajectory: Trajectory) -> Iterator[tuple[str, str, str]]:
     two has no triplet.
     """
     tiers = {tier: {*trajectory.tiers.get(tier, ())} for tier in ("previewed", "opened", "cited")}
-    shown: list[tuple[str, set[str], dict[str, None]]] = []  # query, ranking, documents shown
+    searches: list[tuple[str, set[str], dict[str, None]]] = []  # query, ranking, documents shown
     for call in trajectory.calls:
         query = call.arguments.get("query")
         if call.error or call.name not in (*SEARCHES, "read_search_results"):
             continue
         if call.name in SEARCHES and isinstance(query, str):
-            shown.append((query, {*call.ranking}, {}))
-        pages = [row for row in shown if row[1].issuperset(call.shown)] or shown
+            searches.append((query, {*call.ranking}, {}))
+        pages = [row for row in searches if row[1].issuperset(call.shown)] or searches
         if pages:
             pages[-1][2].update(dict.fromkeys(map(parent, call.shown)))
-    for query, _, documents in shown:
+    for query, _, documents in searches:
         positives = [d for d in documents if d in tiers["opened"] and d in tiers["cited"]]
         negatives = [d for d in documents if d in tiers["previewed"] - tiers["opened"]]
         if positives and negatives:
@@ -420,9 +420,9 @@ def _import(
     if folder.path.exists():
         # Such a folder is whole, because it appears after all files are read, but it may not be
         # evaluated yet. The model may have been read from the files.
-        known = folder.manifest() if folder.manifest_path.exists() else {}
-        recorded = {**known.get("imported", {}), **({} if model else {"model": ""})}
-        same = known.get("fingerprints") == manifest["fingerprints"]
+        present = folder.manifest() if folder.manifest_path.exists() else {}
+        recorded = {**present.get("imported", {}), **({} if model else {"model": ""})}
+        same = present.get("fingerprints") == manifest["fingerprints"]
         if not same or recorded != manifest["imported"]:
             raise InputError(
                 f"there is a run {folder.path}, which holds something else",
@@ -571,8 +571,7 @@ def _read_run_files(
                 models[model.strip()] += 1
             yield location, content
 
-    read = browsecomp_plus.read_pi_serini if pi_serini else browsecomp_plus.read
-    return read(counted(), canary_of(canary_env))
+    return browsecomp_plus.read(counted(), canary_of(canary_env), pi_serini=pi_serini)
 
 
 def _read_inspect(

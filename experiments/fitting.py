@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from soundingline.agents.literature.scores import Calibration, logit
@@ -26,9 +25,7 @@ from soundingline.pipelines.rerank.cross_encoder import (
 )
 from soundingline.pipelines.rerank.monot5 import MonoT5Prompts
 from soundingline.pipelines.rerank.reranker import Pair
-from soundingline.pipelines.stage import Texts
 from soundingline.toolkit.console import Console, print_next
-from soundingline.toolkit.data import Qrels, parent
 from soundingline.toolkit.errors import InputError, check_int
 from soundingline.toolkit.files import atomic_folder, give_usual_rights, write_json
 from soundingline.toolkit.optional import import_optional
@@ -66,16 +63,6 @@ def save_checkpoint(folder: Path, network: Any, tokenizer: Any) -> None:
         network.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         give_usual_rights(unfinished)
-
-
-def judged_examples(candidates: pd.DataFrame, qrels: Qrels, texts: Texts) -> list[Example]:
-    """The examples of a ranking with `qid, query, docno`. A passage is judged as its document."""
-    units = texts(candidates["docno"].tolist())
-    rows = zip(candidates["qid"], candidates["query"], units, strict=True)
-    return [
-        Example(Pair(query, unit.contents), qrels[qid].get(parent(unit.unit_id), 0) > 0)
-        for qid, query, unit in rows
-    ]
 
 
 def checkpoint_to_train(kind: Kind, start: str) -> Checkpoint:
@@ -281,16 +268,11 @@ def calibrate(
 def pairs_of(trajectories: Iterable[Trajectory], targets: Any) -> tuple[list[float], list[bool]]:
     """The probability of each document that was scored, and whether it is a target of its question;
     questions of unknown targets are left out."""
-    probabilities: list[float] = []
-    met: list[bool] = []
-    for trajectory in trajectories:
-        if trajectory.qid not in targets:
-            continue
-        newest = {
-            docid: document.probability
-            for docid, document in scored_documents(trajectory.rounds).items()
-            if document.probability is not None
-        }
-        probabilities += newest.values()
-        met += [docid in targets[trajectory.qid] for docid in newest]
-    return probabilities, met
+    pairs = [
+        (document.probability, docid in targets[trajectory.qid])
+        for trajectory in trajectories
+        if trajectory.qid in targets
+        for docid, document in scored_documents(trajectory.rounds).items()
+        if document.probability is not None
+    ]
+    return [probability for probability, _ in pairs], [met for _, met in pairs]

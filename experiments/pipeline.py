@@ -369,8 +369,8 @@ def stage_counts(
     for group, stage in transformers.items():
         if not isinstance(getattr(stage, "counts", None), Mapping):
             continue
-        known = (before or {}).get(group, {})
-        counts[group] = {name: number - known.get(name, 0) for name, number in stage.counts.items()}
+        past = (before or {}).get(group, {})
+        counts[group] = {name: number - past.get(name, 0) for name, number in stage.counts.items()}
         if "seconds" in counts[group] and computes_on_gpu(stage):
             counts[group]["gpu_seconds"] = counts[group]["seconds"]
     return {group: numbers for group, numbers in counts.items() if numbers}
@@ -452,9 +452,9 @@ def with_literature_tools(
     if encoder is not None:
         # The retriever's encoder if it is the same, so that it is loaded once.
         retriever = stages.transformers.get("retriever")
-        for other in (retriever, getattr(retriever, "retriever", None)):
-            if isinstance(other, type(encoder)) and other.fingerprint == encoder.fingerprint:
-                encoder = other
+        for dense in (retriever, getattr(retriever, "retriever", None)):
+            if isinstance(dense, type(encoder)) and dense.fingerprint == encoder.fingerprint:
+                encoder = dense
                 break
     texts = passages.store.texts
     locator = (

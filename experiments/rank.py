@@ -23,13 +23,14 @@ from soundingline.experiments.collection import texts_in
 from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import RANKING, cell_name, factors, fingerprints, run_folder
 from soundingline.experiments.pipeline import (
+    BoundPipeline,
     PipelineOpener,
     Stages,
     build_pipeline,
     corpus_costs,
 )
 from soundingline.experiments.rollouts import Progress, fallbacks
-from soundingline.experiments.run_context import open_run
+from soundingline.experiments.run_context import RunContext, open_run
 from soundingline.experiments.sweep import obfuscate_cells
 from soundingline.pipelines.compose import MaxP
 from soundingline.pipelines.stage import search_notes
@@ -173,36 +174,10 @@ def rank(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedR
     chosen = {**factors(settings, RANKING), "agent": "none"}
     with open_run(settings, folder, prints, chosen, budget) as run:
         folder = run.folder
-        # A finished ranking that is made again is the same.
-        timed = "periods" not in folder.manifest()
-        with run.running(built.stages, built.parts, timed=timed) as counted:
-            began = time.monotonic()
-            with search_notes() as notes, asking_bar(built.stages, run.ledger):
-                evaluation = evaluate_pipeline(built.benchmark, built.pipeline, measures)
-            seconds = time.monotonic() - began
-        ranked, judged = topics_to_rank(built.benchmark)
-        of_query = query_costs(built.stages, counted, seconds, len(ranked))
-        index = built.collection.build_seconds()
-        folder.note_costs(
-            {
-                **({"index_seconds": index} if index else {}),
-                "once": corpus_costs(built.parts),
-                "query": of_query,
-            }
-        )
-        answers = built.benchmark.answers
-        guessed = {
-            **keep_phrases(folder.path, notes, answers),
-            **keep_rewrites(folder.path, notes, built.benchmark.topics, answers),
-        }
-        covered = answer_coverage(
-            evaluation.rankings,
-            {topic.qid: answers.get(topic.qid, ()) for topic in ranked},
-            partial(texts_in, built.collection.store),
-        )
-        evaluation = evaluation.with_values({**evaluation.per_question, **guessed, **covered})
+        evaluation, counted = _evaluated(run, built, measures)
         write_evaluation(folder.path, evaluation, state=folder.state())
     cell = load_run(folder.path)
+    _, judged = topics_to_rank(built.benchmark)
     if judged:
         Console().print(comparison_table(ReportData([cell]), shown))
     else:
@@ -211,7 +186,7 @@ def rank(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedR
             f"{folder.path}/{RANKINGS} has the rankings of {len(evaluation.rankings):,} questions.",
             soft_wrap=True,
         )
-    if covered:
+    if covered := [name for name in evaluation.per_question if name.startswith("AnswerCoverage@")]:
         values = ", ".join(f"{name} {cell.metrics[name]:.4f}" for name in covered)
         Console().print(values, soft_wrap=True)
     for line in fallbacks(counted):
@@ -220,6 +195,40 @@ def rank(settings: Settings, opened: PipelineOpener | None = None) -> EvaluatedR
     if judged and not settings.multirun:
         print_next(f"soundingline compare {folder.path} ANOTHER_RUN")
     return cell
+
+
+def _evaluated(
+    run: RunContext, built: BoundPipeline, measures: list[str]
+) -> tuple[Evaluation, Mapping[str, Mapping[str, float]]]:
+    """The rankings of a run and their measures, and what the stages counted. Queries that were
+    rewritten or enriched are written to the run folder, and the costs to its manifest."""
+    benchmark, folder = built.benchmark, run.folder
+    # A finished ranking that is made again is the same.
+    timed = "periods" not in folder.manifest()
+    with run.running(built.stages, built.parts, timed=timed) as counted:
+        began = time.monotonic()
+        with search_notes() as notes, asking_bar(built.stages, run.ledger):
+            evaluation = evaluate_pipeline(benchmark, built.pipeline, measures)
+        seconds = time.monotonic() - began
+    topics, _ = topics_to_rank(benchmark)
+    index = built.collection.build_seconds()
+    folder.note_costs(
+        {
+            **({"index_seconds": index} if index else {}),
+            "once": corpus_costs(built.parts),
+            "query": query_costs(built.stages, counted, seconds, len(topics)),
+        }
+    )
+    answers = benchmark.answers
+    accepted = {topic.qid: answers.get(topic.qid, ()) for topic in topics}
+    texts = partial(texts_in, built.collection.store)
+    values = {
+        **evaluation.per_question,
+        **keep_phrases(folder.path, notes, answers),
+        **keep_rewrites(folder.path, notes, benchmark.topics, answers),
+        **answer_coverage(evaluation.rankings, accepted, texts),
+    }
+    return evaluation.with_values(values), counted
 
 
 @contextmanager

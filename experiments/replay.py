@@ -15,7 +15,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from soundingline.agents.base import Budget
 from soundingline.experiments.build import make, make_search_tool
 from soundingline.experiments.config import Settings, key_of
-from soundingline.experiments.evaluate import compare_folders
+from soundingline.experiments.evaluate import ComparisonOptions, compare_folders
 from soundingline.experiments.naming import (
     RANKING,
     cell_folder,
@@ -183,7 +183,7 @@ def replay_run(settings: Settings, run: Path) -> None:
     _tell(recorded, replaying.calls)
     cells = evaluated_runs(root)
     ordered = [reference.path, *(cell for cell in cells if cell.name != RECORDED)]
-    compare_folders(ordered, root, title=root.name, tested=TESTED, baseline=RECORDED)
+    compare_folders(ordered, root, ComparisonOptions(TESTED, RECORDED), title=root.name)
 
 
 def with_tool(settings: Settings, manifest: Mapping[str, Any]) -> Settings:

@@ -61,6 +61,7 @@ from soundingline.toolkit.report.tuning import conclusion, render_tuning
 from soundingline.toolkit.runs import RunFolder
 
 CUTOFFS = (5, 10, 50, 100, 1000)  # whose recalls are measured at every point
+_ALL = "all questions"
 _ONE_SPLIT = "tuning.select=null tunes on one split by cross-validation"
 
 
@@ -110,8 +111,8 @@ class EnrichmentGrid:
                 for weight in dict.fromkeys(point[2] for point in of_tau)
             ]
             pairs = list(dict.fromkeys((k1, b) for k1, b, _, _ in of_tau))
-            place = folder / f"tau-{tau!r}"
-            tables[tau] = judged_ranks(collection.index, pairs, judged, place, **settings)
+            stored = folder / f"tau-{tau!r}"
+            tables[tau] = judged_ranks(collection.index, pairs, judged, stored, **settings)
         ranks = {
             topic.qid: np.stack(
                 [
@@ -305,9 +306,7 @@ def tune(settings: Settings) -> EvaluatedRun:
     folder = run_folder(settings, name)
     built = tuning_inputs(config, grid, budget)
     options = config.tuning
-    splits_named = ("all questions", "all questions")
-    if options.select:
-        splits_named = (options.select, options.report)
+    splits_named = (options.select, options.report) if options.select else (_ALL, _ALL)
     with (
         open_run(settings, folder, fingerprints_of(settings, built), chosen, budget) as run,
         run.running(built.stages),
@@ -316,8 +315,7 @@ def tune(settings: Settings) -> EvaluatedRun:
         result = tuned(config, built, measures, folder)
         write_results(folder, result, config, built, splits_named, run.manifest)
     Console(soft_wrap=True).print(conclusion(result, splits_named))
-    console = Console(stderr=True)
-    console.print(f"Report: {folder.path}/report.html", soft_wrap=True)
+    Console(stderr=True).print(f"Report: {folder.path}/report.html", soft_wrap=True)
     if not settings.multirun:
         print_next(f"rank or run with retriever=bm25_from_tuning retriever.source={folder.path}")
     return load_run(folder.path)
@@ -345,16 +343,16 @@ def tuned(
     grades = {**judged["selecting"], **judged["reported"]}
     docids = {qid: list(row) for qid, row in grades.items()}
     topics = {topic.qid: topic for side in sides.values() for topic in side.topics}
-    place, how = folder.path / "ranks", {"depth": options.depth, "threads": options.threads}
+    stored, how = folder.path / "ranks", {"depth": options.depth, "threads": options.threads}
     started = time.perf_counter()
     if built.enrichment is not None:
-        asked = [topics[qid] for qid in docids]
-        ranks = built.enrichment.ranks(built.points, asked, docids, place, **how)
+        questions = [topics[qid] for qid in docids]
+        ranks = built.enrichment.ranks(built.points, questions, docids, stored, **how)
     else:
         index = built.collection.index
         terms = index.analyzer.terms
         queries = [JudgedQuery(qid, terms(topics[qid].text), docids[qid]) for qid in docids]
-        ranks = judged_ranks(index, [(k1, b) for k1, b in built.points], queries, place, **how)
+        ranks = judged_ranks(index, [(k1, b) for k1, b in built.points], queries, stored, **how)
     Console(stderr=True).print(
         f"{len(ranks.ranks):,} questions in {len(built.points):,} points: "
         f"{time.perf_counter() - started:.1f} s",
@@ -399,8 +397,8 @@ def write_results(
 ) -> None:
     """Write all files of a tuning except its ranks and tables. A `RuntimeError` if an ordinary run
     at the chosen point has other values than the grid."""
-    depth, point = config.tuning.depth, result.chosen()
-    pipeline, measures = built.pipeline(point, depth), result.reported.measures
+    depth, measures = config.tuning.depth, result.reported.measures
+    pipeline = built.pipeline(result.chosen(), depth)
     evaluation = evaluate_pipeline(built.reported, pipeline, list(measures))
     for measure in measures:
         ours = result.reported.by_question(measure, result.choices[result.objective].chosen)
@@ -410,24 +408,8 @@ def write_results(
                 f"grid and single run differ in {measure} on {len(differing)} questions, such as "
                 f"{differing[:1]}"
             )
-    numbers = point_settings(point)
-    overrides = []
-    if built.enrichment is not None:
-        sides = ("query_filter", "corpus_filter")
-        filters = [side for side in sides if getattr(built.enrichment.stage, side) is not None]
-        overrides = [f"enrichment.weight={numbers['weight']!r}"]
-        overrides += [f"enrichment.{side}.tau={numbers['tau']!r}" for side in filters]
-    lines = [
-        f"# Chosen by {result.objective} on {built.selecting.name}, {splits_named[0]} "
-        f"({len(result.selecting.qids)} questions), grid {result.grid.name}",
-        *([f"# with {' '.join(overrides)}"] if overrides else []),
-        "_target_: soundingline.pipelines.retrieve.BM25",
-        *(f"{name}: {value!r}" for name, value in zip(("k1", "b"), point, strict=False)),
-        f"depth: {depth}",
-        *_fold_lines(result),
-    ]
     # Copied to `conf/retriever/<name>.yaml`, it is an option like any other.
-    write_text(folder.path / CHOSEN, "\n".join(lines) + "\n")
+    write_text(folder.path / CHOSEN, _chosen_option(result, built, depth, splits_named[0]))
     write_json(folder.path / "tuning.json", result.summary())
     means = pd.DataFrame(list(result.points), columns=list(result.grid.names))
     for table, side in ((result.selecting, "selecting"), (result.reported, "reported")):
@@ -443,3 +425,27 @@ def write_results(
         manifest=manifest,
     )
     write_report(folder.path, report)
+
+
+def _chosen_option(result: TuningResult, built: TuningInputs, depth: int, split: str) -> str:
+    """The option of a retriever with the parameters that were chosen on a split."""
+    point = result.chosen()
+    overrides = []
+    if built.enrichment is not None:
+        numbers, stage = point_settings(point), built.enrichment.stage
+        overrides = [f"enrichment.weight={numbers['weight']!r}"]
+        overrides += [
+            f"enrichment.{side}.tau={numbers['tau']!r}"
+            for side in ("query_filter", "corpus_filter")
+            if getattr(stage, side) is not None
+        ]
+    lines = [
+        f"# Chosen by {result.objective} on {built.selecting.name}, {split} "
+        f"({len(result.selecting.qids)} questions), grid {result.grid.name}",
+        *([f"# with {' '.join(overrides)}"] if overrides else []),
+        "_target_: soundingline.pipelines.retrieve.BM25",
+        *(f"{name}: {value!r}" for name, value in zip(("k1", "b"), point, strict=False)),
+        f"depth: {depth}",
+        *_fold_lines(result),
+    ]
+    return "\n".join(lines) + "\n"

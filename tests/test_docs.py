@@ -46,7 +46,7 @@ from support.needs import SOAK
 
 from soundingline import agents, experiments, pipelines, toolkit
 from soundingline.experiments.cli import COMMANDS
-from soundingline.experiments.serve.sessions import ServerOptions
+from soundingline.experiments.serve import ServerOptions
 from soundingline.pipelines import BM25, LexicalIndex, RerankTop
 from soundingline.pipelines.enrich.df_filter import DfFilter
 from soundingline.pipelines.lexical.index import LexicalEngine

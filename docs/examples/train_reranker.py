@@ -13,7 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 from soundingline.experiments import Experiment, compare
-from soundingline.experiments.fitting import fit, judged_examples, load, save_checkpoint
+from soundingline.experiments.fitting import Example, fit, load, save_checkpoint
+from soundingline.pipelines.rerank.reranker import Pair
+from soundingline.toolkit.data import parent
 
 KIND = "cross_encoder"
 START = os.environ.get("START", "cross-encoder/ms-marco-MiniLM-L6-v2")
@@ -32,7 +34,11 @@ topics = [topic for topic in built.benchmark.topics if judged.get(topic.qid)]
 questions = pd.DataFrame([{"qid": topic.qid, "query": topic.text} for topic in topics])
 ranked = built.pipeline(questions).sort_values(["qid", "rank"])
 candidates = ranked.groupby("qid", sort=False).head(DEPTH)
-examples = judged_examples(candidates, judged, built.collection.store.texts)
+examples = [
+    Example(Pair(query, unit.contents), judged[qid].get(parent(docno), 0) > 0)
+    for qid, query, docno in candidates[["qid", "query", "docno"]].values
+    for unit in built.collection.store.texts([docno])
+]
 
 # %% [markdown]
 # Training is that of transformers (AdamW, a constant rate), on the first GPU if there is one.
@@ -48,8 +54,6 @@ save_checkpoint(FOLDER, network, tokenizer)
 # %%
 HELD = [*WORLD, "benchmark.split=test"]
 TRAINED = [f"reranker={KIND}", f"reranker.model={FOLDER}", f"reranker.depth={DEPTH}"]
-runs = [
-    Experiment.compose(*HELD, "name=untrained").rank(),
-    Experiment.compose(*HELD, *TRAINED, "name=trained").rank(),
-]
+runs = [Experiment.compose(*HELD, "name=untrained").rank()]
+runs += [Experiment.compose(*HELD, *TRAINED, "name=trained").rank()]
 compare(runs, ["nDCG@10"]).to_frame()

@@ -92,8 +92,7 @@ def checks_of(
         forced = bool(getattr(agent, "first_call", None)) or getattr(agent, "query", "") == "model"
         probe = partial(check_server, model, this.llm, context.ledger, budget=this.budget)
         probe = partial(probe, opening=[*opening, *specs], tools=tools, forced=forced)
-        size = len(str(opening))
-        key = server_key(this.llm, tools, forced, this.budget, size)
+        key = server_key(this.llm, tools, forced, this.budget, len(str(opening)))
         yield Check("server", key, lambda seconds: probe(seconds=seconds))
     for group, (blocking, llm) in this.built.stages.models.items():
         if isinstance(llm, RecordedChat):
@@ -121,7 +120,7 @@ def judge_findings(this: Components, context: RunContext) -> list[Finding]:
     """What is wrong with the judge's verdicts. A server of its own starts after the questions, and
     is not started before them."""
     judge, llm, _ = this.judge
-    own = llm is not None and getattr(llm, "own_server", None)
+    own = getattr(llm, "own_server", None)
     if llm is not None and own and (this.llm is None or llm.name != this.llm.name):
         message = f"the server of the judge {llm.name} starts after the questions"
         return [Finding("judge", "note", f"{message}, so that its verdicts were not checked")]

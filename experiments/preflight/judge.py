@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from soundingline.experiments.evaluate import ROLE
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.experiments.run_context import running
-from soundingline.toolkit.evaluation.answers import Judge
 from soundingline.toolkit.evaluation.judge import (
     FAILED,
     JudgeCase,
@@ -24,7 +23,6 @@ from soundingline.toolkit.llm.errors import ModelError
 from soundingline.toolkit.llm.ledger import Ledger, MeteredModel
 from soundingline.toolkit.llm.local_servers import Servers
 from soundingline.toolkit.llm.messages import ChatModel
-from soundingline.toolkit.trajectory import Answer
 
 TIMES = 2  # each answer is judged
 _LONGEST = 200  # characters of a reply in a message
@@ -76,11 +74,11 @@ _ANSWERS = (
 
 
 class _JudgedAnswer(NamedTuple):
-    """A verdict on one of the answers: None if nothing could be read, `said` then tells why."""
+    """A verdict on one of the answers: None if nothing could be read, `reply` then tells why."""
 
     answer: SampleAnswer
     correct: bool | None
-    said: str
+    reply: str
 
 
 def check_judge(
@@ -94,17 +92,17 @@ def check_judge(
     answer to a question of our own, each judged twice.
 
     A language model receives six requests, which `ledger` records under the judge's role without a
-    question; an empty answer needs none. A judge by rule need not recognise the paraphrase.
+    question; an empty answer needs none. The exact rule needs no check.
 
     Args:
-        judge: The judge of the run: a `Judge` by rule, or an `LlmJudge` that is bound to `llm`.
-        llm: Its language model; None for a judge by rule.
+        judge: The judge of the run: the exact rule, or an `LlmJudge` that is bound to `llm`.
+        llm: Its language model; None for the exact rule.
         ledger: The ledger of the run.
         log: The file to which a server of this machine writes if it is started.
         servers: As in `running`.
     """
     if llm is None or not isinstance(judge, LlmJudge):
-        return _findings(f"judge {judge.name}", _by_rule(judge), by_rule=True)
+        return []
     name = f"judge {judge.model.partition('@')[0]}"
     try:
         with running(llm, log, servers) as served:
@@ -113,15 +111,6 @@ def check_judge(
         message = f"the {name} gives no verdict: {error.code}: {error}"
         return [Finding("judge", "fault", message, "correct that, or choose another judge_llm")]
     return _findings(name, verdicts)
-
-
-def _by_rule(judge: Judge) -> list[_JudgedAnswer]:
-    verdicts = []
-    for sample in _ANSWERS * TIMES:
-        answer = Answer(sample.explanation, sample.exact)
-        correct = judge.verdict(sample.name, answer, _ACCEPTED).correct
-        verdicts.append(_JudgedAnswer(sample, correct, ""))
-    return verdicts
 
 
 async def _by_model(
@@ -134,8 +123,9 @@ async def _by_model(
 
     def done(verdict: ModelVerdict) -> None:
         correct = None if verdict.error else verdict.correct
-        said = verdict.reasoning if verdict.error == FAILED else repr(verdict.reasoning[:_LONGEST])
-        verdicts.append(_JudgedAnswer(by_name[verdict.qid], correct, said))
+        failed = verdict.error == FAILED
+        reply = verdict.reasoning if failed else repr(verdict.reasoning[:_LONGEST])
+        verdicts.append(_JudgedAnswer(by_name[verdict.qid], correct, reply))
 
     try:
         await judge_cases(cases, partial(judge.judge, metered), concurrency=len(cases), done=done)
@@ -144,9 +134,7 @@ async def _by_model(
     return verdicts
 
 
-def _findings(
-    name: str, verdicts: Sequence[_JudgedAnswer], *, by_rule: bool = False
-) -> list[Finding]:
+def _findings(name: str, verdicts: Sequence[_JudgedAnswer]) -> list[Finding]:
     """The faults of verdicts that cannot be read and of those that are wrong each time, and a note
     of those that differ."""
     findings = []
@@ -154,21 +142,18 @@ def _findings(
         asked = sum(bool(each.answer.response) for each in verdicts)
         message = (
             f"{len(missing)} of {asked} replies of the {name} hold no verdict, for example "
-            f"on the {missing[0].answer.name} answer, where this arrived: {missing[0].said}"
+            f"on the {missing[0].answer.name} answer, where this arrived: {missing[0].reply}"
         )
         do = "set judge.tool=false (or true) and its prompt as the model needs, or choose another"
         findings.append(Finding("judge", "fault", message, f"{do} judge_llm"))
     wrong, differing = [], []
     for sample in _ANSWERS:
-        given = [each for each in verdicts if each.answer == sample and each.correct is not None]
-        if by_rule and sample.name == "paraphrased":
-            continue
-        if len({each.correct for each in given}) > 1:
+        readable = [each for each in verdicts if each.answer == sample and each.correct is not None]
+        if len({each.correct for each in readable}) > 1:
             differing.append(sample.name)
-        elif len(given) == TIMES and given[0].correct != sample.correct:
-            verdict = "correct" if given[0].correct else "wrong"
-            reason = f" ({given[0].said})" if given[0].said else ""
-            wrong.append(f"the {sample.name} answer as {verdict}{reason}")
+        elif len(readable) == TIMES and readable[0].correct != sample.correct:
+            verdict = "correct" if readable[0].correct else "wrong"
+            wrong.append(f"the {sample.name} answer as {verdict} ({readable[0].reply})")
     if wrong:
         message = f"the {name} judges, {TIMES} times of {TIMES}, {' and '.join(wrong)}"
         do = "choose another judge_llm or another prompt (judge.prompt)"

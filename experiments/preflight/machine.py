@@ -122,8 +122,8 @@ def _disk(machine: Machine, uses: Iterable[DiskUse]) -> Iterator[Finding]:
     by_disk: dict[int, list[DiskUse]] = {}
     for use in uses:
         absolute = use.folder.absolute()
-        there = next(path for path in (absolute, *absolute.parents) if path.is_dir())
-        by_disk.setdefault(there.stat().st_dev, []).append(use)
+        folder = next(path for path in (absolute, *absolute.parents) if path.is_dir())
+        by_disk.setdefault(folder.stat().st_dev, []).append(use)
     for group in by_disk.values():
         folder, free = group[0].folder, machine.disk(group[0].folder)
         for uses, most in (([use for use in group if not use.at_most], ""), (group, "at most ")):

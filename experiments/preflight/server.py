@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from soundingline.agents.base import Budget
 from soundingline.experiments.preflight.findings import Finding
-from soundingline.toolkit.errors import InputError
+from soundingline.toolkit.errors import InputError, parse
 from soundingline.toolkit.files import fingerprint
 from soundingline.toolkit.llm.actions import unconstrained_reply
 from soundingline.toolkit.llm.blocking import BlockingModel, run_coroutine
@@ -61,7 +63,14 @@ _TOOL = tool_spec(
         },
     },
 )
-_KINDS: Mapping[str, Any] = {"name": str, "year": int, "aliases": list}
+
+
+class _Place(TypedDict):
+    name: str
+    year: int
+    aliases: list[str]
+
+
 _WRITTEN_CALL = re.compile(rf"<tool_call|<function|\[TOOL_CALLS\]|{_TOOL['name']}")
 _RULES = "Record each place that you are told by one call of record_place. Say nothing else."
 _FIRST = 'Record this place: name "Oslo", year 1048, aliases "Kristiania" and "Christiania".'
@@ -78,11 +87,10 @@ _NO_EFFORT = (None, "none", "minimal", "low")  # with which a model may leave ou
 _PARSER = "correct the server's parser of tool calls (--tool-call-parser of vLLM)"
 
 
-def server_key(llm: Any, *others: Any) -> str:
+def server_key(llm: LanguageModel, *arguments: Any) -> str:
     """What identifies a server and how it is asked, so that it is checked once."""
-    settings = getattr(llm, "settings", None)
     values = [type(llm).__name__, llm.name, getattr(llm, "address", ""), getattr(llm, "calls", "")]
-    return fingerprint(*values, settings.as_dict() if settings else {}, *map(repr, others))
+    return fingerprint(*values, llm.settings.as_dict(), *map(repr, arguments))
 
 
 def check_server(
@@ -406,8 +414,8 @@ class _ServerProbe:
                 "see what the server means by it: a reply may be incomplete",
             )
         served = {turn.model for turn in self._turns if turn.model}
-        own = name.rpartition("/")[2].lower()
-        if served and not any(own in each.lower() or each.lower() in own for each in served):
+        asked = name.rpartition("/")[2].lower()
+        if served and not any(asked in reply.lower() or reply.lower() in asked for reply in served):
             self.note(
                 f"{', '.join(sorted(served))} replies to requests for {name}",
                 "see whether the server serves that model under the name",
@@ -424,16 +432,9 @@ def _wrong_call(turn: Turn) -> str:
     if call.name != _TOOL["name"]:
         return f"it names {call.name!r} in place of {_TOOL['name']!r}"
     try:
-        arguments = call.parsed()
+        parse(_Place, call.parsed(), where="its call", strict=True)
+    except InputError as error:
+        return f"{error} The arguments are {call.arguments[:60]!r}"
     except ValueError:
-        arguments = None
-    if not isinstance(arguments, dict):
-        return f"its arguments are not a JSON object ({call.arguments[:60]!r})"
-    if missing := [name for name in _KINDS if name not in arguments]:
-        return f"its arguments have no {', '.join(missing)}"
-    for name, kind in _KINDS.items():
-        if not isinstance(arguments[name], kind) or isinstance(arguments[name], bool):
-            return f"its argument {name} is {arguments[name]!r}, and not of the type of the schema"
-    if not all(isinstance(each, str) for each in arguments["aliases"]):
-        return "a value of its argument aliases is not a string"
+        return f"its arguments are not JSON ({call.arguments[:60]!r})"
     return ""

@@ -21,17 +21,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from soundingline.experiments.serve import foreign_tools
+from soundingline.experiments.serve import ServerOptions, foreign_tools, is_loopback
 from soundingline.experiments.serve.foreign_tools import MOST_HITS, whole_document, whole_hits
 from soundingline.experiments.serve.mcp import mcp_routes
 from soundingline.experiments.serve.sessions import (
     ANSWER,
     ApiError,
-    ServerOptions,
     Service,
     answer_text,
     compact_json,
-    is_loopback,
 )
 from soundingline.toolkit.json_text import replace_surrogates_in
 from soundingline.toolkit.search import TopK

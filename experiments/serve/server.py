@@ -14,33 +14,31 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from soundingline.agents.base import Budget
 from soundingline.experiments.build import make, make_search_tool
-from soundingline.experiments.config import Settings, plain_values
+from soundingline.experiments.config import Settings
 from soundingline.experiments.naming import RANKING, factors, fingerprints
 from soundingline.experiments.pipeline import (
     BoundPipeline,
     build_pipeline,
-    chosen_parameters,
     parts_of,
-    stage_counts,
     with_literature_tools,
 )
-from soundingline.experiments.recorded import recorded_option
-from soundingline.experiments.serve.sessions import ServerOptions
+from soundingline.experiments.run_context import open_run
+from soundingline.experiments.serve import ServerOptions
 from soundingline.pipelines.backend import PipelineBackend
 from soundingline.toolkit.console import EscapingFormatter, notify
 from soundingline.toolkit.data import DocumentStore, SearchBackend
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.files import fingerprint, mark_obfuscated
 from soundingline.toolkit.llm.blocking import run_coroutine
-from soundingline.toolkit.llm.ledger import Ledger, open_ledger
+from soundingline.toolkit.llm.ledger import Ledger
 from soundingline.toolkit.optional import check_optional
-from soundingline.toolkit.runs import RunFolder, make_manifest
+from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import SINGLE_RUN, check_kind
 from soundingline.toolkit.search.session import SearchTool
 from soundingline.toolkit.search.snippets import load_tables as prepare_snippets
@@ -69,26 +67,9 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
     folder = RunFolder.named(config.paths.runs, config.name) if config.name else None
     if folder:
         check_kind(folder.path, SINGLE_RUN)
-    budget: Budget = make(config.budget)
-    built = build_pipeline(config, budget)
+    built = build_pipeline(config, make(config.budget))
     search_tool, operator_prints = with_literature_tools(search_tool, built, config)
-    caps: dict[str, Any] = {"cap": budget.run_dollars, "question_cap": budget.dollars}
-    with ExitStack() as stack:
-        if folder is None:
-            ledger, logs = Ledger(**caps), Path(config.paths.runs)
-            if built.obfuscated:
-                logs /= "served"
-                mark_obfuscated(logs)
-        else:
-            stack.enter_context(
-                folder.writing(_manifest(settings, options, built, operator_prints))
-            )
-            parts = parts_of(search_tool, built)
-            folder.note("chosen_parameters", chosen_parameters(parts))
-            stack.callback(lambda: folder.add_counts(stage_counts(parts)))
-            ledger = stack.enter_context(open_ledger(folder.ledger_path, **caps))
-            logs = folder.path
-        stack.enter_context(built.stages.asking(ledger, logs))
+    with _started(settings, options.client, folder, search_tool, built, operator_prints) as ledger:
         from soundingline.experiments.serve.sessions import QuestionQueue
 
         questions = QuestionQueue(folder, built.benchmark.topics) if folder else None
@@ -111,18 +92,37 @@ def serve(settings: Settings, *, options: ServerOptions) -> None:
         )
 
 
-def _manifest(
+@contextmanager
+def _started(
     settings: Settings,
-    options: ServerOptions,
+    client: str,
+    folder: RunFolder | None,
+    search_tool: SearchTool,
     built: BoundPipeline,
     operator_prints: Mapping[str, str],
-) -> dict[str, Any]:
+) -> Iterator[Ledger]:
+    """The language models of the stages run as long as the block, which gets the ledger of their
+    requests: that of the run in `folder` by the agent `client`, if a run is recorded."""
+    budget: Budget = make(settings.config.budget)
+    if folder is None:
+        logs = Path(settings.config.paths.runs)
+        if built.obfuscated:
+            logs /= "served"
+            mark_obfuscated(logs)
+        ledger = Ledger(cap=budget.run_dollars, question_cap=budget.dollars)
+        with built.stages.asking(ledger, logs):
+            yield ledger
+        return
     groups = (*_GROUPS, "scorer", "list_reranker") if operator_prints else _GROUPS
     prints = {**fingerprints(settings, built, groups), **operator_prints}
-    # Two agents in one run would be one row of a table.
-    prints["agent"] = fingerprint("client", options.client)
-    chosen = {**factors(settings, groups), "agent": options.client}
-    return make_manifest(plain_values(settings.config), prints, chosen, recorded_option(settings))
+    prints["agent"] = fingerprint("client", client)  # two would be one row of a table
+    chosen = {**factors(settings, groups), "agent": client}
+    settings.config.logger = None  # the run has no measures yet
+    with (
+        open_run(settings, folder, prints, chosen, budget, question_cap=True) as run,
+        run.running(built.stages, parts_of(search_tool, built), timed=False),
+    ):
+        yield run.ledger
 
 
 async def _serve(service: Service) -> None:

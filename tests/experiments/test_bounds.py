@@ -165,7 +165,7 @@ def test_the_last_line_of_a_comparison_has_the_steps_of_the_baseline(sweep):
     runs = [replace(run, factors={"cell": name.upper()}) for name, run in sweep.items()]
     base = next(run for run in runs if run.factors["cell"] == "AGENT").name
     rows = compare(runs, ["accuracy"], base, resamples=99)
-    steps = evidence_line(ReportData(runs, rows, baseline=base), base)
+    steps = evidence_line(ReportData(runs, rows, baseline=base))
     metrics = sweep["agent"].metrics
     shares = [metrics[name] for name in ("step_surfaced", "step_previewed", "step_opened")]
     assert f"surfaced {100 * shares[0]:.0f}%, previewed {100 * shares[1]:.0f}%" in steps

@@ -562,13 +562,13 @@ def test_the_report_concludes_on_the_measure_that_the_runs_declare(entry):
     assert "Paired differences on accuracy (exploratory)" in page
 
     cells = [str(path.parent) for path in Path("runs/s").glob("*/manifest.json")]
-    assert entry("compare", "--margin", "0.0001", "--family", "all", "name=c", *cells) == 0
+    assert entry("compare", "comparison.margin=0.0001", "--family", "all", "name=c", *cells) == 0
     page = Path("runs/c/report.md").read_text()
     assert "nDCG@10 is undecided" in page and "comparisons of all measures" in page
-    assert entry("compare", "--primary", "accuracy", "name=d", *cells) == 0
+    assert entry("compare", "comparison.primary=accuracy", "name=d", *cells) == 0
     page = Path("runs/d/report.md").read_text()
     assert "accuracy is the primary measure of this comparison" in page
-    assert entry("compare", "--primary", "nDCG", *cells) == 2
+    assert entry("compare", "comparison.primary=nDCG", *cells) == 2
 
 
 def test_of_several_cells_the_baseline_is_the_one_that_the_others_are_changes_of(entry):

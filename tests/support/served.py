@@ -14,9 +14,10 @@ import uvicorn
 from support.assertions import until
 from support.benchmarks import WordBackend, store_of
 
+from soundingline.experiments.serve import ServerOptions
 from soundingline.experiments.serve.http import http_server
 from soundingline.experiments.serve.server import listen, make_service
-from soundingline.experiments.serve.sessions import QuestionQueue, ServerOptions, Service
+from soundingline.experiments.serve.sessions import QuestionQueue, Service
 from soundingline.toolkit.data import Document, Topic
 from soundingline.toolkit.search import RankedBrowsing
 

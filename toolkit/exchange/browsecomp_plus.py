@@ -183,29 +183,42 @@ def _item(
 
 
 def read(
-    files: Iterable[tuple[str, Mapping[str, Any]]], canary: Canary | None = None
+    files: Iterable[tuple[str, Mapping[str, Any]]],
+    canary: Canary | None = None,
+    *,
+    pi_serini: bool = False,
 ) -> Iterator[Transcript | Trajectory]:
-    """The questions of BrowseComp-Plus run files, in the order of the files, each with its location
-    (`transcript.run_files`): the trajectory if we wrote the file, else a transcript. `InputError`
-    for other content, and for an obfuscated file that the `canary` does not decrypt."""
+    """The questions of run files of BrowseComp-Plus, or of Pi-Serini's runner, in the order of the
+    files, each with its location (`transcript.run_files`): the trajectory if we wrote the file,
+    else a transcript. `InputError` for other content, and for an obfuscated file that the `canary`
+    does not decrypt."""
+    form, writer = ("pi_serini", write_pi_serini) if pi_serini else ("browsecomp_plus", write)
     for location, content in files:
         row = _parsed(location, content)
         if RECORD_KEY in (row.get("metadata") or {}):
-            yield _own_trajectory(location, content, write)
+            yield _own_trajectory(location, content, writer)
             continue
         row["result"] = _readable_items(location, row, canary)
-        usage, retrieved = row.get("usage") or {}, row.get("retrieved_docids") or []
+        retrieved = row.get("surfaced_docids") if pi_serini else row.get("retrieved_docids")
+        retrieved = retrieved or []
+        source = _source(form, location, row, retrieved)
+        listed: dict[str, Any]  # what the file lists beside its items
+        if pi_serini:
+            source["opened_docids"] = row.get("opened_docids") or []
+            seconds = (row.get("stats") or {}).get("elapsed_seconds")
+            listed = {"surfaced": retrieved, "previewed": row.get("previewed_docids") or []}
+            listed["seconds"] = float(seconds) if is_number(seconds) else 0.0
+        else:
+            counts = row.get("usage") or {}
+            usage = {ours: counts.get(theirs) for theirs, ours in _USAGE.items()}
+            listed = {"previewed": retrieved}
+            listed["usage"] = {name: count for name, count in usage.items() if count is not None}
         yield Transcript(
             qid=row["query_id"],
-            steps=_steps(row),
+            steps=_steps(row, pi_serini),
             status=row.get("status") or "",
-            previewed=retrieved,
-            usage={
-                ours: usage[theirs]
-                for theirs, ours in _USAGE.items()
-                if usage.get(theirs) is not None
-            },
-            source=_source("browsecomp_plus", location, row, retrieved),
+            source=source,
+            **listed,
         )
 
 
@@ -229,30 +242,6 @@ def _readable_items(location: str, row: _RunFile, canary: Canary | None) -> list
             valid="the canary that the run was published with, which need not be the benchmark's",
             do="name the variable that holds it with canary_env=NAME",
         ) from None
-
-
-def read_pi_serini(
-    files: Iterable[tuple[str, Mapping[str, Any]]], canary: Canary | None = None
-) -> Iterator[Transcript | Trajectory]:
-    """The transcripts of Pi-Serini run files, in the order of the files; see `read`."""
-    for location, content in files:
-        row = _parsed(location, content)
-        if RECORD_KEY in (row.get("metadata") or {}):
-            yield _own_trajectory(location, content, write_pi_serini)
-            continue
-        row["result"] = _readable_items(location, row, canary)
-        seconds = (row.get("stats") or {}).get("elapsed_seconds")
-        surfaced = row.get("surfaced_docids") or []
-        source = _source("pi_serini", location, row, surfaced)
-        yield Transcript(
-            qid=row["query_id"],
-            steps=_steps(row, pi_serini=True),
-            status=row.get("status") or "",
-            surfaced=surfaced,
-            previewed=row.get("previewed_docids") or [],
-            seconds=float(seconds) if is_number(seconds) else 0.0,
-            source={**source, "opened_docids": row.get("opened_docids") or []},
-        )
 
 
 def _own_trajectory(
@@ -373,7 +362,7 @@ def _source(form: str, location: str, row: _RunFile, retrieved: Sequence[str]) -
     }
 
 
-def _steps(row: _RunFile, pi_serini: bool = False) -> list[Step]:
+def _steps(row: _RunFile, pi_serini: bool) -> list[Step]:
     """The items of a file. The clients of BrowseComp-Plus write what went wrong into the output of
     a call, Pi-Serini's into the message that follows it."""
     steps: list[Step] = []

@@ -281,16 +281,16 @@ def sample_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 def _model_usage(trajectory: Trajectory, model: str) -> dict[str, dict[str, float]]:
     """The tokens as Inspect counts them: cached tokens are not part of its input tokens."""
-    known = trajectory.usage
-    if "input_tokens" not in known or "output_tokens" not in known:
+    usage = trajectory.usage
+    if "input_tokens" not in usage or "output_tokens" not in usage:
         return {}
     row: dict[str, float] = {
-        "input_tokens": int(known["input_tokens"] - known.get("cached_tokens", 0)),
-        "total_tokens": int(known["input_tokens"] + known["output_tokens"]),
+        "input_tokens": int(usage["input_tokens"] - usage.get("cached_tokens", 0)),
+        "total_tokens": int(usage["input_tokens"] + usage["output_tokens"]),
     }
     for ours, theirs in _USAGE.items():
-        if ours in known:
-            row[theirs] = known[ours] if ours == "dollars" else int(known[ours])
+        if ours in usage:
+            row[theirs] = usage[ours] if ours == "dollars" else int(usage[ours])
     return {model: row}
 
 

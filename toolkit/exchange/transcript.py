@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -151,53 +151,16 @@ def trajectory_of(
     Ids of the form `<docid>_<n>` become passages in our form, `<docid>%p<n>`, if one of them is not
     one of the known `documents` and its docid is one, or is listed by the file.
     """
-    calls_made = [step for step in transcript.steps if isinstance(step, ForeignCall)]
-    listed = {*transcript.surfaced, *transcript.previewed}
-    searches = [call.output for call in calls_made if our_tool(call.tool) == "search"]
-    hits = chain.from_iterable(map(docids_shown, searches))
-    passages = any(_names_passage(docid, documents, listed) for docid in hits)
-
-    def unit(docid: str) -> str:
-        name = docid.removeprefix(_PREFIX)
-        match = _PASSAGE.fullmatch(name) if passages else None
-        return f"{match[1]}{PASSAGE_MARK}{match[2]}" if match else name
-
+    foreign_calls = [step for step in transcript.steps if isinstance(step, ForeignCall)]
+    unit_id = _unit_naming(transcript, foreign_calls, documents)
     log = ExposureLog()
-    calls: list[RecordedCall] = []
-    for call in calls_made:
-        name, arguments = our_tool(call.tool), call_arguments(call.arguments)
-        error = call.error or (NO_OUTPUT if call.output is None else "")
-        text = output_text(call.output)
-        tokens = count_tokens(text)
-        log.count(tokens)
-        ranking: tuple[str, ...] = ()
-        shown: tuple[str, ...] = ()
-        if not error and name in ("search", "read_search_results"):
-            docids = docids_shown(call.output)
-            shown = tuple(map(unit, docids))
-            ranking = shown if name == "search" else ()
-            log.surface(map(parent, shown))
-            listed_hits = set(docids_without_excerpt(call.output))
-            previewed = [docid for docid in docids if docid not in listed_hits]
-            log.show("previewed", [parent(unit(docid)) for docid in previewed])
-        elif not error and name in ("get_document", "read_document"):
-            docid = arguments.get("docid")
-            shown = (parent(unit(str(docid))),) if isinstance(docid, (str, int)) else ()
-            log.show("opened", shown)
-        notes = {} if name == call.tool else {"tool": call.tool}
-        calls.append(RecordedCall(name, arguments, text, error, 0.0, tokens, ranking, shown, notes))
-    log.surface(parent(unit(docid)) for docid in transcript.surfaced)
+    calls = [_recorded(call, unit_id, log) for call in foreign_calls]
+    log.surface(parent(unit_id(docid)) for docid in transcript.surfaced)
     lost: list[str] = []  # ids of outputs that the file does not contain
     if any(call.name == "search" and call.error == NO_OUTPUT for call in calls):
-        lost = [parent(unit(docid)) for docid in transcript.previewed]
+        lost = [parent(unit_id(docid)) for docid in transcript.previewed]
         log.surface(lost)
-    final = ""  # the last message, if no tool call follows it
-    for step in transcript.steps:
-        if isinstance(step, ForeignCall):
-            final = ""
-        elif not step.reasoning:
-            final = step.text
-    answer = parse_answer(final, log.known)
+    answer = parse_answer(_final_text(transcript.steps), log.known)
     log.show("cited", answer.citations)
     status = _STATUSES.get(transcript.status, transcript.status)
     status = status if status in STATUSES else "out_of_turns"
@@ -216,6 +179,58 @@ def trajectory_of(
         reason="" if status == "completed" else transcript.status[:80],
         source=recordable(transcript.source),
     )
+
+
+def _unit_naming(
+    transcript: Transcript, calls: Iterable[ForeignCall], documents: Collection[str]
+) -> Callable[[str], str]:
+    """What gives our id of a unit by an id in the transcript; see `trajectory_of`."""
+    listed = {*transcript.surfaced, *transcript.previewed}
+    searches = [call.output for call in calls if our_tool(call.tool) == "search"]
+    hits = chain.from_iterable(map(docids_shown, searches))
+    passages = any(_names_passage(docid, documents, listed) for docid in hits)
+
+    def unit_id(docid: str) -> str:
+        name = docid.removeprefix(_PREFIX)
+        match = _PASSAGE.fullmatch(name) if passages else None
+        return f"{match[1]}{PASSAGE_MARK}{match[2]}" if match else name
+
+    return unit_id
+
+
+def _recorded(call: ForeignCall, unit_id: Callable[[str], str], log: ExposureLog) -> RecordedCall:
+    """A call in our form. What it exposed is entered in `log`."""
+    name, arguments = our_tool(call.tool), call_arguments(call.arguments)
+    error = call.error or (NO_OUTPUT if call.output is None else "")
+    text = output_text(call.output)
+    tokens = count_tokens(text)
+    log.count(tokens)
+    ranking: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    if not error and name in ("search", "read_search_results"):
+        docids = docids_shown(call.output)
+        shown = tuple(map(unit_id, docids))
+        ranking = shown if name == "search" else ()
+        log.surface(map(parent, shown))
+        without_excerpt = set(docids_without_excerpt(call.output))
+        previewed = [docid for docid in docids if docid not in without_excerpt]
+        log.show("previewed", [parent(unit_id(docid)) for docid in previewed])
+    elif not error and name in ("get_document", "read_document"):
+        docid = arguments.get("docid")
+        shown = (parent(unit_id(str(docid))),) if isinstance(docid, (str, int)) else ()
+        log.show("opened", shown)
+    notes = {} if name == call.tool else {"tool": call.tool}
+    return RecordedCall(name, arguments, text, error, 0.0, tokens, ranking, shown, notes)
+
+
+def _final_text(steps: Sequence[Step]) -> str:
+    """The last message; empty if a tool call follows it."""
+    for step in reversed(steps):
+        if isinstance(step, ForeignCall):
+            return ""
+        if not step.reasoning:
+            return step.text
+    return ""
 
 
 def our_tool(name: str) -> str:
@@ -371,8 +386,8 @@ def _names_passage(docid: str, documents: Collection[str], listed: Collection[st
     match = _PASSAGE.fullmatch(docid.removeprefix(_PREFIX))
     if match is None or docid in documents:
         return False
-    known = match[1] in documents or (match[1] in listed and docid not in listed)
-    return known or docid.startswith(_PREFIX)
+    of_document = match[1] in documents or (match[1] in listed and docid not in listed)
+    return of_document or docid.startswith(_PREFIX)
 
 
 def _docids(output: Any, levels: int) -> Iterator[str]:

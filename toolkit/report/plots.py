@@ -15,13 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from soundingline.toolkit.files import atomic_file
 from soundingline.toolkit.report.measures import number
 from soundingline.toolkit.report.page import COLOURS, OTHER, RunStyle
 from soundingline.toolkit.trajectory import TIERS
@@ -437,31 +435,3 @@ def _svg(plot: Axes, label: str, axis: str = "") -> str:
         f'viewBox="0 0 {width:g} {height:g}" style="max-width: {width * 1.2:g}px">'
         f"{body.strip()}"
     )
-
-
-def write_reliability(
-    path: Path, probabilities: Mapping[str, Sequence[float]], met: Sequence[bool], bins: int = 10
-) -> None:
-    """Write a reliability diagram (PNG): for each series of probabilities of the same outcomes, the
-    share of positive outcomes against the mean probability in bins of equal width. The area of a
-    point is in proportion to the number of outcomes in its bin."""
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-    width, height = 420, 400
-    plot = _axes(width, height, left=52, right=16, top=14, bottom=44)
-    plot.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle="--")
-    for colour, (name, values) in zip(COLOURS, probabilities.items(), strict=False):
-        outcomes = pd.DataFrame({"stated": values, "met": met}, dtype=float)
-        by_bin = outcomes.groupby((outcomes["stated"] * bins).astype(int).clip(upper=bins - 1))
-        x, y = by_bin["stated"].mean(), by_bin["met"].mean()
-        plot.plot(x, y, color=colour, linewidth=1.2, label=name)
-        plot.scatter(x, y, s=16 + 300 * by_bin.size() / len(outcomes), color=colour, alpha=0.6)
-    plot.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
-    plot.set_xlabel("probability", color=INK, fontsize=_SMALL)
-    plot.set_ylabel("share of relevant documents", color=INK, fontsize=_SMALL)
-    plot.legend(fontsize=_SMALL, frameon=False, loc="upper left")
-    figure = plot.figure
-    assert isinstance(figure, Figure)
-    with atomic_file(path) as stream:
-        figure.savefig(stream, format="png", dpi=144, metadata={"Software": None})

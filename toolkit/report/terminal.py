@@ -188,15 +188,16 @@ def benchmark_tables(data: ReportData, measures: Sequence[str] = ()) -> list[Ric
     return tables
 
 
-def evidence_line(data: ReportData, baseline: str | None = None) -> str:
-    """The share of questions that passed each step from the evidence to a right answer, of the run
-    `baseline`, or of the run with the highest accuracy. Empty for runs of which it is not known."""
+def evidence_line(data: ReportData) -> str:
+    """The share of questions that passed each step from the evidence to a right answer, of the
+    baseline that runs were compared with, else of the run with the highest accuracy. Empty for runs
+    of which it is not known."""
     systems = [style for style in data.styles if style.run.name not in data.bounds]
     measured = {s.run.name: s for s in systems if STEP_MEASURES[0] in s.run.metrics}
     if not measured:
         return ""
     best = max(measured.values(), key=lambda style: style.run.metrics["accuracy"])
-    style = measured.get(baseline or "", best)
+    style = measured.get(data.baseline if data.against_baseline else "", best)
     metrics = style.run.metrics
     steps = zip(STEPS, STEP_MEASURES, strict=True)
     shares = [f"{step.replace('_', ' ')} {percent(metrics[measure])}" for step, measure in steps]

@@ -8,7 +8,6 @@ from support.llm_model import ScriptedModel, calling, saying, used
 
 from soundingline.experiments.preflight.judge import check_judge
 from soundingline.toolkit.evaluation import ExactAnswerJudge
-from soundingline.toolkit.evaluation.answers import Judge, Verdict
 from soundingline.toolkit.evaluation.judge import LlmJudge
 from soundingline.toolkit.llm import FunctionCall, SamplingParams
 from soundingline.toolkit.llm.errors import AuthenticationFailed, ServerGone
@@ -150,25 +149,5 @@ def test_a_spent_cap_is_a_fault(tmp_path):
     assert llm.model.requests == []
 
 
-class RuleJudge(Judge):
-    """Finds everything, or nothing, right."""
-
-    name, fingerprint = "rule", "1"
-
-    def __init__(self, correct):
-        self.correct = correct
-
-    def verdict(self, qid, answer, accepted):
-        texts = (answer.exact, accepted[0], self.name, self.fingerprint)
-        return Verdict(qid, self.correct, self.correct, self.correct, 0.0, *texts)
-
-
-def test_a_judge_by_rule_is_checked_without_a_request(tmp_path):
+def test_the_exact_rule_is_not_checked(tmp_path):
     assert check_judge(ExactAnswerJudge(), None, Ledger(), tmp_path) == []
-    (yes,) = check_judge(RuleJudge(True), None, Ledger(), tmp_path)
-    assert (
-        "the wrong answer as correct" in yes.message and "the empty answer as corr" in yes.message
-    )
-    (no,) = check_judge(RuleJudge(False), None, Ledger(), tmp_path)
-    assert "the right answer as wrong" in no.message
-    assert "paraphrased" not in no.message  # which a rule need not recognise

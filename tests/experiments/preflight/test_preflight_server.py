@@ -100,23 +100,23 @@ FAULTS = {
     ),
     "an integer that arrives as text": (
         *(changed(arguments(year="1048")), {}, {}, "fault"),
-        *("argument year is '1048'", "parser of tool calls"),
+        *("year is a value of type string. valid: a valid integer", "parser of tool calls"),
     ),
     "a list that arrives as text": (
         *(changed(arguments(aliases='["Kristiania"]')), {}, {}, "fault"),
-        *("argument aliases is", "parser of tool calls"),
+        *("aliases is a value of type string. valid: a valid list", "parser of tool calls"),
     ),
     "a list of other values": (
         *(changed(arguments(aliases=[1])), {}, {}, "fault"),
-        *("value of its argument aliases is not a string", "parser of tool calls"),
+        *("aliases.0 is 1. valid: a valid string", "parser of tool calls"),
     ),
     "all arguments but the first are lost": (
         *(changed(arguments(year=None, aliases=None)), {}, {}, "fault"),
-        *("have no year, aliases", "parser of tool calls"),
+        *("has no field 'year'", "parser of tool calls"),
     ),
     "arguments that are cut": (
         *(changed(lambda said: replace(said, calls=[("c", "record_place", '{"name')])),),
-        *({}, {}, "fault", "not a JSON object", "parser of tool calls"),
+        *({}, {}, "fault", "arguments are not JSON", "parser of tool calls"),
     ),
     "another tool's name": (
         *(changed(lambda said: replace(said, calls=[("c", "search", "{}")])), {}, {}, "fault"),

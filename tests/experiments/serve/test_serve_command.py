@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 from contextlib import contextmanager
 from importlib import metadata
@@ -221,6 +222,34 @@ def test_the_token_comes_from_the_environment_and_is_never_printed(monkeypatch, 
     assert run_entry("serve", "--cfg=job", "port=8123") == 0
     printed = capsys.readouterr().out
     assert "retriever:" in printed and "s3cret" not in printed
+
+
+CORE = """
+import sys
+from soundingline.experiments.cli import main
+# As if they were not installed.
+sys.modules |= dict.fromkeys(("anyio", "starlette", "fastapi", "uvicorn", "mcp"))
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "output"),
+    [
+        (["serve", *TINY], 2, "the package fastapi is not installed"),
+        (["serve", "--help"], 0, "--max-sessions"),
+        (["completion", "bash"], 0, "max-sessions"),
+    ],
+)
+def test_without_the_extra_the_command_describes_itself_and_names_it(words, code, output, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CORE, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, output in done.stdout + done.stderr) == (code, True), done.stderr
 
 
 def test_help_lists_the_flags_of_the_server(capsys):

@@ -16,9 +16,10 @@ from support.documents import ROOT, code_blocks
 from support.odd_texts import LONE
 from support.served import DOCUMENTS, STORE, TOPICS, plain_backend, serving
 
+from soundingline.experiments.serve import ServerOptions
 from soundingline.experiments.serve.foreign_tools import BrowseCompPlusTools, PiSeriniTools
 from soundingline.experiments.serve.server import make_service
-from soundingline.experiments.serve.sessions import QuestionQueue, ServerOptions
+from soundingline.experiments.serve.sessions import QuestionQueue
 from soundingline.toolkit.data import Hit, SearchResult
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.runs import RunFolder

@@ -13,7 +13,7 @@ from support import checkpoints
 from support.assertions import refused
 from support.pairs import sides
 
-from soundingline.experiments.fitting import fit, judged_examples
+from soundingline.experiments.fitting import Example, fit
 from soundingline.pipelines.lexical.index import LexicalIndex
 from soundingline.pipelines.rerank.cross_encoder import CrossEncoder
 from soundingline.pipelines.rerank.monot5 import MonoT5, MonoT5Prompts
@@ -486,7 +486,12 @@ def collection(data_root, tmp_path_factory):
 def test_a_model_trained_on_judgements_beats_bm25s_order_on_its_questions(
     kind, stage, steps, batch, rate, collection, tmp_path
 ):
-    learnt = judged_examples(collection.ranking, collection.qrels, collection.texts)
+    ranking, qrels = collection.ranking, collection.qrels
+    units = collection.texts(ranking["docno"].tolist())
+    learnt = [
+        Example(Pair(query, unit.contents), qrels[qid].get(unit.unit_id, 0) > 0)
+        for qid, query, unit in zip(ranking["qid"], ranking["query"], units, strict=True)
+    ]
     small = {"monot5": checkpoints.small_t5, "cross_encoder": checkpoints.small_bert}
     network, tokenizer = small[kind]([text for example in learnt for text in example.pair])
     ndcg = {}

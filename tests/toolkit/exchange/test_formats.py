@@ -5,6 +5,7 @@ import json
 import re
 import zipfile
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +38,7 @@ from soundingline.toolkit.trajectory import (
     known_usage,
 )
 
-READERS = {"browsecomp_plus": bcp.read, "pi_serini": bcp.read_pi_serini}
+READERS = {"browsecomp_plus": bcp.read, "pi_serini": partial(bcp.read, pi_serini=True)}
 FIELDS = [
     *("query_id", "status", "retrieved_docids", "tool_call_counts", "result", "metadata", "usage"),
     *("surfaced_docids", "previewed_docids", "opened_docids", "cited_docids", "stats"),
@@ -113,10 +114,10 @@ def test_a_file_for_pi_serini_counts_as_its_runner_does(status, theirs):
         "read_document_calls": 1,
         "timed_out": theirs == "timeout",
     }
-    assert list(bcp.read_pi_serini([("f", content)])) == [row]
+    assert list(bcp.read([("f", content)], pi_serini=True)) == [row]
     content["opened_docids"] = ["12"]
     with pytest.raises(InputError, match="f was changed after it was exported"):
-        list(bcp.read_pi_serini([("f", content)]))
+        list(bcp.read([("f", content)], pi_serini=True))
 
 
 @settings(max_examples=cases(150))
@@ -260,7 +261,7 @@ def test_a_hit_without_an_excerpt_is_listed_and_not_previewed():
         call("read_search_results", page, "\n".join([*second, "Next: 53"])),
         answer("x"),
     ]
-    (transcript,) = bcp.read_pi_serini([("f", pi_serini("1", items))])
+    (transcript,) = bcp.read([("f", pi_serini("1", items))], pi_serini=True)
     tiers = trajectory_of(transcript, "question?").tiers
     assert tiers["surfaced"] == ("a", "b", "c", "d", "e", "f")
     assert tiers["previewed"] == ("a", "c", "d")
