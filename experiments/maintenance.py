@@ -19,12 +19,10 @@ from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import (
     NO_OPTION,
-    Compositions,
     Settings,
     is_choice,
     key_of,
     overrides_of_cells,
-    plain_values,
 )
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
@@ -305,15 +303,11 @@ def _experiment_lines(
     """The cells of an experiment, its estimate and needs, the paper's table and its state, the
     difference that it can find, and its threats to validity."""
     search_path = settings.search_path
-    measured = measured_runs(Path(settings.config.paths.runs))
-    compositions = Compositions(search_path)
-    config = plain_values(settings.config)
-    plan = ExperimentPlan(config, settings.choices, cells, compositions, measured)
     laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
     if len(cells) > 1 or len(laptop) > 1:
         yield f"cells: {len(cells)}; with scale=laptop {len(laptop)}"
-    yield from plan.lines()
     composed = composed_cells([[*settings.overrides, *cell] for cell in cells], search_path)
+    yield from ExperimentPlan(composed, measured_runs(Path(settings.config.paths.runs))).lines()
     yield from lines_of(threats_of(composed))
 
 

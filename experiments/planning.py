@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments.config import CONF, Compositions, is_choice, key_of
-from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
+from soundingline.experiments.config import CONF
+from soundingline.experiments.published_figures import RUN_DOLLARS, rows_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
-from soundingline.toolkit.evaluation.published_tables import (
-    PublishedTable,
-    published_questions,
-    read_published,
-)
+from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import smallest_difference
+from soundingline.toolkit.evaluation.threats import ComposedCell
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import CostForecast, Price, forecast
 from soundingline.toolkit.obfuscation import VARIABLE
@@ -53,7 +50,6 @@ _MEASURED = (
     "usage_agent_output_tokens",
     "seconds",
 )
-_WITHOUT_MODELS = frozenset({"benchmark", "unit", "engine", "tool", "judge", "budget", "grid"})
 
 
 class Model(NamedTuple):
@@ -177,13 +173,10 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
 
 
 class ExperimentPlan:
-    """An experiment: its configuration, its cells, and the models of all cells.
+    """An experiment: its cells, and the models of each.
 
     Args:
-        config: its values.
-        choices: the option of each group.
-        cells: the overrides of each cell, as `overrides_of_cells` gives them.
-        compositions: of the options that cells choose.
+        cells: its composed cells, one or more.
         measured: what runs on disk have taken.
         questions: the number of questions of a cell; None for the published one, or that of a whole
             benchmark where it is known.
@@ -191,38 +184,17 @@ class ExperimentPlan:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
-        choices: Mapping[str, str],
-        cells: Sequence[Sequence[str]],
-        compositions: Compositions,
+        cells: Sequence[ComposedCell],
         measured: Sequence[Measured] = (),
         questions: int | None = None,
     ) -> None:
-        self.config, self.cells, self._asked = config, cells, questions
-        self._choices, self._compositions, self._measured = choices, compositions, measured
-        self.models = [self._models(cell) for cell in self.cells]
-
-    def _models(self, cell: Sequence[str]) -> dict[str, Model]:
-        """The models of a cell: those of the configuration, with the options that it chooses. What
-        an option chooses in its turn, such as a re-ranker's language model, counts too."""
-        models = models_of(self.config)
-        for word in filter(is_choice, cell):
-            key = key_of(word)
-            group = key.rpartition("@")[2]
-            if key in _WITHOUT_MODELS or "." in group:
-                continue
-            models.pop(group, None)
-            models |= models_of(self._chosen(word))
-        return models
-
-    def _chosen(self, word: str) -> dict[str, Any]:
-        """The configuration in which a cell's choice, such as `llm=gpt-5.5`, is the only one."""
-        return self._compositions.of([word]).values
+        self.cells, self._measured, self._asked = cells, measured, questions
+        self.models = [models_of(cell.config) for cell in cells]
 
     @property
     def published(self) -> PublishedTable | None:
         """The paper's table for these cells, if there is one."""
-        name = self.config["comparison"]["published"]
+        name = self.cells[0].value("comparison", "published")
         return read_published(name) if name else None
 
     @property
@@ -230,7 +202,8 @@ class ExperimentPlan:
         """Keys by their variables, the canary, and the gigabytes of weights of the largest cell."""
         every = [model for models in self.models for model in models.values()]
         keys = sorted({model.key for model in every if model.key})
-        canary = [VARIABLE] if self.config["benchmark"].get("obfuscated") else []
+        obfuscated = any(cell.value("benchmark", "obfuscated") for cell in self.cells)
+        canary = [VARIABLE] if obfuscated else []
         return [*keys, *canary, *self._gpu()]
 
     def _gpu(self) -> list[str]:
@@ -258,38 +231,24 @@ class ExperimentPlan:
             yield self._estimate(cell, models)
 
     def _estimate(
-        self, cell: Sequence[str], models: Mapping[str, Model]
+        self, cell: ComposedCell, models: Mapping[str, Model]
     ) -> ExperimentEstimate | None:
-        values = dict(word.split("=", 1) for word in cell)
-        agent, llm, tool = (
-            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
-            for group in ("agent", "llm", "tool")
-        )
-        questions, repeats = self._questions, int(self.config["repeats"])
-        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
+        questions, repeats = self._questions(cell), int(cell.value("repeats"))
+        agent = str(cell.value("agent", "_target_"))
+        if "llm" not in models or not questions or not agent.endswith("ChatAgent"):
             return None
-        price = Price.of_record(llm["price"])
-        if run := self._measurement(values, str(llm["model"])):
+        price = Price.of_record(cell.value("llm", "price"))
+        if run := self._measurement(cell):
             typical = _measured_question(run, price)
         else:
-            typical = self._question_by_formula(self._published_row(values), tool, price, questions)
+            typical = self._question_by_formula(cell, price, questions)
         asked = questions * repeats
         cost = {} if typical.dollars is None else {"dollars": typical.dollars}
-        seconds = asked * typical.seconds / self.config["concurrency"]
+        seconds = asked * typical.seconds / cell.value("concurrency")
         return ExperimentEstimate(questions, repeats, typical, forecast([cost], asked, seconds))
 
-    def _published_row(self, values: Mapping[str, str]) -> Mapping[str, Any]:
-        """The row of the paper's table for the cell with these values; empty without one."""
-        rows = self.published.cells if self.published else ()
-        matching = (
-            row
-            for row in rows
-            if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
-        )
-        return next(matching, {})
-
     def _question_by_formula(
-        self, row: Mapping[str, Any], tool: Mapping[str, Any], price: Price, questions: int
+        self, cell: ComposedCell, price: Price, questions: int
     ) -> TypicalQuestion:
         """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
         earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
@@ -300,6 +259,8 @@ class ExperimentPlan:
         cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share of cached tokens is
         then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end where that
         agent is told to answer, after 210. Enrichment, re-rankers and the judge do not count."""
+        rows = rows_of(self.published, cell.config, cell.factors) if self.published else []
+        row, tool, budget = rows[0] if rows else {}, cell.value("tool"), cell.value("budget")
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
         source = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
@@ -311,27 +272,21 @@ class ExperimentPlan:
         paper = None if self._asked else row.get(RUN_DOLLARS)  # of all its questions
         if paper is not None:
             dollars, source = float(paper) / questions, "the paper's figure"
-        budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
         return TypicalQuestion(calls, *tokens, dollars, seconds, source)
 
-    def _measurement(self, values: Mapping[str, str], model: str) -> Measured | None:
+    def _measurement(self, cell: ComposedCell) -> Measured | None:
         """The run with the same benchmark, agent, tool and model that has the most questions."""
-        names = (values.get(g, self._choices.get(g, "")) for g in ("benchmark", "agent", "tool"))
-        key = (*names, model)
+        names = (cell.factors.get(group, "") for group in ("benchmark", "agent", "tool"))
+        key = (*names, cell.model("llm"))
         runs = [run for run in self._measured if run.key == key]
         return max(runs, key=lambda run: run.questions, default=None)
 
-    @property
-    def _questions(self) -> int | None:
-        """That of the constructor, else the published number, else that of a whole benchmark where
-        it is known."""
-        if self._asked:
-            return self._asked
-        if self.published and self.published.questions:
-            return self.published.questions
-        return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))
+    def _questions(self, cell: ComposedCell) -> int | None:
+        """That of the constructor, else the published number, else that of the cell's benchmark
+        where it is known."""
+        return self._asked or (self.published and self.published.questions) or cell.questions
 
     def estimate_text(self) -> str:
         """The dollars and hours of all cells."""
@@ -345,7 +300,7 @@ class ExperimentPlan:
         dollars += f" ({origin})"
         if priced and len(priced) < len(self.cells):
             dollars += f" for {len(priced)} of {len(self.cells)} cells"
-        return f"{dollars}; {hours:,.0f} hours at concurrency={self.config['concurrency']}"
+        return f"{dollars}; {hours:,.0f} hours at concurrency={self.cells[0].value('concurrency')}"
 
     def power_text(self) -> str:
         """The smallest difference in accuracy from the baseline that the design can find; empty
@@ -354,10 +309,9 @@ class ExperimentPlan:
         A comparison is tested at .05 over the number of comparisons, which is the first step of
         Holm's correction.
         """
-        questions, compared = self._questions or self.config["benchmark"].get("limit"), self.cells
-        if not questions or questions < 2 or len(compared) < 2:
+        questions, tests = self._questions(self.cells[0]), len(self.cells) - 1
+        if not questions or questions < 2 or tests < 1:
             return ""
-        tests = len(compared) - 1
         found = [
             smallest_difference(questions, math.sqrt(share), alpha=0.05 / tests)
             for share in CHANGED

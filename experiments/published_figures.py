@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from rich.box import SIMPLE
 from rich.table import Table
 
+from soundingline.experiments.validity import has_factors
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
@@ -22,7 +23,7 @@ from soundingline.toolkit.evaluation.comparison import bound_of, compare, factor
 from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.report.measures import look_up_measure, number
-from soundingline.toolkit.report.results import factor_value, recorded_count
+from soundingline.toolkit.report.results import recorded_count
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
@@ -83,12 +84,8 @@ def compare_with_published(paths: Sequence[Path]) -> None:
     table.add_column("verdict")
     figures = []
     for run, label in zip(runs, factor_labels(runs), strict=True):
-        of_run = [
-            figure
-            for row in published.cells
-            if _is_of(run, row)
-            for figure in figures_of(run, row, published)
-        ]
+        rows = _rows_of_run(published, run)
+        of_run = [figure for row in rows for figure in figures_of(run, row, published)]
         for place, figure in enumerate(of_run):
             table.add_row("" if place else label, *_shown(figure))
         if not of_run:
@@ -105,8 +102,9 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         console.print(f"Also published: {shown}")
     for text in published.differences:
         console.print(f"Known difference: {text}")
+    matched = [row for run in runs for row in _rows_of_run(published, run)]
     for row in published.cells:
-        if ours and not any(_is_of(run, row) for run in runs):
+        if ours and row not in matched:
             factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
             console.print(f"Not run: {factors}")
     known = Counter(cause for run in runs for cause in causes(run, published))
@@ -144,25 +142,27 @@ def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: v for name, v in row.items() if not is_measure(name) and v is not None}
 
 
-def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
-    """Whether a row has the factors of a run; none is that of a bound."""
-    return not bound_of(run.manifest.get("config") or {}) and all(
-        factor_value(run, name) == str(value).replace("/", "-")
-        for name, value in factors_of(row).items()
-    )
+def rows_of(
+    table: PublishedTable, config: Mapping[str, Any], factors: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The rows of a table that state the figures of a cell or a run with these settings and
+    factors."""
+    return [row for row in table.cells if has_factors(config, factors, factors_of(row))]
+
+
+def _rows_of_run(table: PublishedTable, run: EvaluatedRun) -> list[dict[str, Any]]:
+    """The rows of a run; none of one that measures a bound."""
+    config = run.manifest.get("config") or {}
+    return [] if bound_of(config) else rows_of(table, config, run.factors)
 
 
 def published_accuracy(manifest: Mapping[str, Any]) -> float | None:
     """The accuracy of the paper's row that has the factors of a run, by the run's manifest; None
     without a table, without such a row, and where the row states no accuracy."""
-    name, factors = manifest["config"]["comparison"]["published"], manifest["factors"]
-    for row in read_published(name).cells if name else ():
-        own = factors_of(row)
-        if own.keys() <= factors.keys() and all(
-            str(factors[key]) == str(value).replace("/", "-") for key, value in own.items()
-        ):
-            return row.get("accuracy")
-    return None
+    config = manifest["config"]
+    name = config["comparison"]["published"]
+    rows = rows_of(read_published(name), config, manifest["factors"]) if name else []
+    return rows[0].get("accuracy") if rows else None
 
 
 def figures_of(

@@ -15,7 +15,6 @@ from omegaconf import DictConfig
 from soundingline.experiments.config import (
     Composition,
     Compositions,
-    flat_values,
     search_path_of,
 )
 from soundingline.toolkit.console import Console
@@ -33,16 +32,17 @@ _SHOWN = 2  # threats of one kind, before a line that counts more than one furth
 
 
 def composed_cells(
-    cells: Sequence[Sequence[str]], search_path: Sequence[str] = ()
+    cells: Sequence[Sequence[str]], search_path: Sequence[str] = (), *, skip_refused: bool = False
 ) -> list[ComposedCell]:
-    """The cells of a command line, each with all its overrides; without those that Hydra refuses,
-    which end with its reason when they run."""
+    """The cells of a command line, each with all its overrides. `skip_refused` leaves out those
+    that Hydra refuses, which end with its reason when they run."""
+    refused = (HydraException,) if skip_refused else ()
     compositions = Compositions(search_path)
     common = set.intersection(*map(set, cells)) if len(cells) > 1 else set()
     composed = []
     for words in cells:
         label = " ".join(word for word in words if word not in common) or BASELINE
-        with suppress(HydraException):
+        with suppress(*refused):
             composed.append(_cell(label, *compositions.of(words)))
     return composed
 
@@ -131,13 +131,23 @@ def threats_of(
 
 
 def has_factors(
-    config: Mapping[str, Any], factors: Mapping[str, str], wanted: Mapping[str, Any]
+    config: Mapping[str, Any], factors: Mapping[str, str], expected: Mapping[str, Any]
 ) -> bool:
-    """Whether a run with these settings and factors has the `wanted` factors; of a single value
-    that its command line did not set, that of its option counts."""
-    known = {**dict(flat_values(config)), **factors}
-    plain = {name: str(value).replace("/", "-") for name, value in known.items()}
-    return all(plain.get(name) == str(value).replace("/", "-") for name, value in wanted.items())
+    """Whether a cell or a run with these settings and factors has the `expected` factors, such as
+    those of the baseline or of a row of a published table; of a single value that its command line
+    did not set, that of its option counts. A slash counts as a dash, which the factors of runs
+    have."""
+    return all(
+        str(_factor(config, factors, name)).replace("/", "-") == str(value).replace("/", "-")
+        for name, value in expected.items()
+    )
+
+
+def _factor(config: Mapping[str, Any], factors: Mapping[str, str], name: str) -> Any:
+    node: Any = config
+    for key in name.split("."):
+        node = mapping(node).get(key)
+    return factors.get(name, node)
 
 
 def _baseline(cells: Sequence[ComposedCell], factors: Mapping[str, Any]) -> ComposedCell | None:
@@ -169,7 +179,8 @@ def announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -
     if cells is None:
         composed = [_cell(" ".join(config.hydra.overrides.task), *Composition.of(config))]
     else:
-        composed = composed_cells(cells, list(search_path_of(config.hydra)))
+        search_path = list(search_path_of(config.hydra))
+        composed = composed_cells(cells, search_path, skip_refused=True)
     console = Console(stderr=True, soft_wrap=True)
     for line in lines_of(threats_of(composed)):
         console.print(line, highlight=False)
