@@ -36,12 +36,11 @@ from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
     ROOTS,
+    CommandCells,
     Settings,
-    cells_of,
     check_choices,
     expand_home,
     key_of,
-    late_overrides,
     no_such_key,
     register,
     unknown_key,
@@ -575,7 +574,8 @@ def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser)
     words = parser.overrides(flags.overrides)
     if name in CHECKS and not flags.cfg:
         check_choices(words)
-        _task(name)([Settings.compose(cell, search) for cell in cells_of(words, search)])
+        cells = CommandCells.of(words, search, multirun=flags.multirun).cells
+        _task(name)([Settings.compose(cell, search) for cell in cells])
         return 0
     settings = Settings.compose(words, search)
     if flags.cfg:
@@ -717,7 +717,7 @@ def _overrides_of_start(
     if SweepStart.folder or not unknown_key(error):
         raise error
     search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
-    late = late_overrides(flags.overrides, error, search)
+    late = CommandCells.of(flags.overrides, search, multirun=flags.multirun).late
     yield from (word for word in flags.overrides if word not in late)
     yield f"hydra.sweeper.late={json.dumps(late)}"
 

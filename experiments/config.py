@@ -142,67 +142,67 @@ _GROUPED = {
 }
 
 
-def overrides_of_cells(
-    overrides: Sequence[str], search_path: Sequence[str] = ()
-) -> list[list[str]]:
-    """What each cell of the sweep that a command line starts adds to the command line. Overrides of
-    one value are in every cell, and are left out."""
-    given = override_parser().parse_overrides(list(overrides))
-    single = (item for item in given if not item.is_sweep_override())
-    shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
-    named = cells_of(overrides, search_path)
-    return [[word for word in words if word not in shared] for words in named]
+class CommandCells(NamedTuple):
+    """The cells that a command line starts; where it starts no sweep, one cell with its overrides.
 
-
-def cells_of(overrides: Sequence[str], search_path: Sequence[str] = ()) -> list[list[str]]:
-    """All overrides of each cell that a command line starts; those of one cell where it starts no
-    sweep.
-
-    The cells are those of our sweeper (`soundingline.experiments.cells`), so that an override of a
-    swept key replaces its values. With another sweeper, which chooses cells as it goes, one cell
-    with the overrides of one value stands for all.
+    - `cells`: all overrides of each cell.
+    - `added`: what each cell adds to the command line. Overrides of one value are in every cell,
+      and are left out.
+    - `late`: the overrides that the start of the sweep cannot be composed with, and its cells can:
+      arguments of an option that the sweep varies, such as `benchmark.limit` of
+      `benchmark=vaswani,cacm`, which the default of that option does not have.
     """
-    register()
-    given = override_parser().parse_overrides(list(overrides))
-    single = [item.input_line for item in given if not item.is_sweep_override()]
-    with composing() as loader:
-        composed = [*search_override(search_path), *single]
-        config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
-        swept = len(single) < len(given) or config.hydra.mode == RunMode.MULTIRUN
-        cells = Cells.of(config) if swept else None
-        return cells.named(loader, overrides) if cells else [single]
+
+    cells: list[list[str]]
+    added: list[list[str]]
+    late: list[str]
+
+    @classmethod
+    def of(
+        cls, overrides: Sequence[str], search_path: Sequence[str] = (), *, multirun: bool = False
+    ) -> CommandCells:
+        """The cells of a command line, which with `multirun` (`-m`), several values, or an
+        experiment that says so starts a sweep. Raises what Hydra refuses.
+
+        The cells are those of our sweeper (`soundingline.experiments.cells`), so that an override
+        of a swept key replaces its values. With another sweeper, which chooses cells as it goes,
+        one cell with the overrides of one value stands for all.
+        """
+        register()
+        parsed = override_parser().parse_overrides(list(overrides))
+        single = [item for item in parsed if not item.is_sweep_override()]
+        words = [item.input_line for item in single]
+        with composing() as loader:
+            config, late, refusal = _start_of(words, search_path)
+            multirun |= len(single) < len(parsed) or config.hydra.mode == RunMode.MULTIRUN
+            described = Cells.of(config) if multirun else None
+            cells = described.named(loader, overrides) if described else [words]
+        arguments = tuple(f"{name}." for name in varied_options(cells))
+        if refusal and not all(key_of(word).startswith(arguments) for word in late):
+            raise refusal
+        if described is None:
+            return cls(cells, [[]], [])
+        shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
+        return cls(cells, [[word for word in cell if word not in shared] for cell in cells], late)
 
 
-def late_overrides(
-    overrides: Sequence[str], refusal: HydraException, search_path: Sequence[str] = ()
-) -> list[str]:
-    """The overrides that the start of a sweep cannot be composed with, and its cells can: arguments
-    of an option that the sweep varies, such as `benchmark.limit` of `benchmark=vaswani,cacm`, which
-    the default of that option does not have. Raises `refusal` if that is not what it is about."""
-    given = override_parser().parse_overrides(list(overrides))
-    words = [item.input_line for item in given if not item.is_sweep_override()]
+def _start_of(
+    words: Sequence[str], search_path: Sequence[str]
+) -> tuple[DictConfig, list[str], HydraException | None]:
+    """The configuration with which a sweep starts, the overrides whose keys it does not have, and
+    the error that says so."""
     late: list[str] = []
-    with composing() as loader:
-        while True:
-            composed = [
-                *search_override(search_path),
-                *(word for word in words if word not in late),
-            ]
-            try:
-                config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
-                break
-            except HydraException as error:
-                key = unknown_key(error)
-                more = [word for word in composed if key and key_of(word) == key]
-                if not more:
-                    raise refusal from refusal.__cause__
-                late += more
-        cells = Cells.of(config)
-        varied = varied_options(cells.named(loader, overrides)) if cells else []
-    arguments = tuple(f"{name}." for name in varied)
-    if not late or not all(key_of(word).startswith(arguments) for word in late):
-        raise refusal
-    return late
+    refusal = None
+    while True:
+        composed = [*search_override(search_path), *(word for word in words if word not in late)]
+        try:
+            return compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True), late, refusal
+        except HydraException as error:
+            key, refusal = unknown_key(error), refusal or error
+            unknown = [word for word in composed if key and key_of(word) == key]
+            if not unknown:
+                raise refusal from refusal.__cause__
+            late += unknown
 
 
 def unknown_key(error: BaseException) -> str:

@@ -19,10 +19,10 @@ from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import (
     NO_OPTION,
+    CommandCells,
     Settings,
     is_choice,
     key_of,
-    overrides_of_cells,
 )
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
@@ -279,7 +279,7 @@ def describe(
             rows.add_row(*override.split("=", 1))
     if settings.config.agent.get("reader") == "simulated":
         rows.add_row("simulation", "the reader is simulated: agent.reader=own reads itself")
-    cells = overrides_of_cells(settings.overrides, settings.search_path)
+    cells = CommandCells.of(settings.overrides, settings.search_path).added
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
@@ -303,7 +303,7 @@ def _experiment_lines(
     """The cells of an experiment, its estimate and needs, the paper's table and its state, the
     difference that it can find, and its threats to validity."""
     search_path = settings.search_path
-    laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
+    laptop = CommandCells.of([f"experiment={name}", "scale=laptop"], search_path).cells
     if len(cells) > 1 or len(laptop) > 1:
         yield f"cells: {len(cells)}; with scale=laptop {len(laptop)}"
     composed = composed_cells([[*settings.overrides, *cell] for cell in cells], search_path)

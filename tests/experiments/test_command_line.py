@@ -517,6 +517,10 @@ REFUSED = {
         ("--config-path conf", "unrecognized arguments: --config-path"),
         ("--experimental-rerun x", "unrecognized arguments: --experimental-rerun"),
         ("-m retriever=glob(bm26_*)", r"glob\(bm26_\*\) matches no option"),
+        (  # no cells without -m
+            "hydra.sweeper.axes={b:[['benchmark=fictional']]} benchmark.questions=2",
+            "'benchmark.questions' is not an argument of the chosen benchmark",
+        ),
         ("retriever=ql, bm25_default", "'retriever=ql,' is not KEY=VALUE.*no space after a comma"),
         ("-m retriever=ql, bm25_default", "'retriever=ql,' is not KEY=VALUE"),
         ("ql", "'ql' is not KEY=VALUE"),

@@ -4,8 +4,7 @@ from functools import cache
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments import config
-from soundingline.experiments.config import CONF, Settings, choice_of
+from soundingline.experiments.config import CONF, CommandCells, Settings, choice_of
 from soundingline.experiments.planning import ExperimentPlan
 from soundingline.experiments.published_figures import is_measure
 from soundingline.experiments.validity import composed_cells
@@ -21,7 +20,7 @@ def experiments(folder):
 @cache
 def overrides_of_cells(experiment, *overrides):
     """What each cell of an experiment adds to these overrides."""
-    return config.overrides_of_cells([f"experiment={experiment}", *overrides])
+    return CommandCells.of([f"experiment={experiment}", *overrides]).added
 
 
 @cache
