@@ -15,14 +15,12 @@ import json
 import os
 import re
 import sys
-import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import version
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,6 +43,7 @@ from soundingline.experiments.config import (
     register,
     unknown_key,
 )
+from soundingline.experiments.options import command_page, group_page, option_files, root_settings
 from soundingline.experiments.refusals import refusal_line, refuse_secrets, shared_cause_of
 from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
@@ -59,7 +58,7 @@ from soundingline.experiments.sweep import (
     recorded_cell,
     wait_for_jobs,
 )
-from soundingline.toolkit.console import escape_control, notify, print_traceback
+from soundingline.toolkit.console import notify, print_traceback
 from soundingline.toolkit.errors import InputError, did_you_mean, our_name
 from soundingline.toolkit.json_text import has_surrogates
 from soundingline.toolkit.llm.errors import ModelError
@@ -128,19 +127,10 @@ DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
 REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
 _CONFIG_DIR = ("--config-dir", "-cd")
-_SENTENCE_END = re.compile(r"(?<=[.:])\n|(?<=\.) (?=[A-Z])")
 _DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
-_INDENT = 24
-_HANGING: Any = {"initial_indent": " " * _INDENT, "subsequent_indent": " " * _INDENT}
-_ABOUT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
-_HELP_END = """\
---help GROUP describes the options of a group. GROUP.ARGUMENT=VALUE changes an argument of one. -m
-sweeps over values with commas between them; --config-dir FOLDER adds options of your own; --cfg job
-prints the configuration that the command line composes; --hydra-help lists Hydra's own flags.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -205,9 +195,9 @@ def _print_completion(arguments: Sequence[str]) -> None:
         )
     shell = shells[arguments[0]]
     parsers = {name: CommandParser(name) for name in COMMANDS}
-    groups = _by_group(options_of(()))
+    groups = option_files()
 
-    def cases(words: Mapping[str, Sequence[str]]) -> str:
+    def cases(words: Mapping[str, Iterable[str]]) -> str:
         names: dict[str, list[str]] = {}
         for name, each in words.items():
             names.setdefault(" ".join(each), []).append(name)
@@ -218,7 +208,7 @@ def _print_completion(arguments: Sequence[str]) -> None:
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
         "PATHS": shell["or"].join(name for name, parser in parsers.items() if parser.takes_paths),
-        "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in _root_settings()))),
+        "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in root_settings()))),
         "FLAGS": cases({name: parser.flags() for name, parser in parsers.items()}),
         "GROUPS": cases(groups),
         "SHELLS": " ".join(shells),
@@ -263,19 +253,15 @@ class CommandParser(argparse.ArgumentParser):
             self._add_arguments(_task(name))
 
     def _add_hydra_flags(self) -> None:
-        """Add the flags of Hydra, without those that name another configuration than ours."""
+        """Add those flags of Hydra that change what a command does or prints."""
         self.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
         do = self.add_mutually_exclusive_group()
         do.add_argument("--multirun", "-m", action="store_true", help="sweep over cells")
-        do.add_argument("--run", "-r", action="store_true", help="run one job, as by default")
         parts, about = ["job", "hydra", "all"], "print the configuration; do nothing"
         do.add_argument("--cfg", "-c", choices=parts, help=about)
         parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
         about = "print what Hydra knows"
         do.add_argument("--info", "-i", nargs="?", const="all", choices=parts, help=about)
-        about = "print a script that completes words: -sc install=bash"
-        do.add_argument("--shell-completion", "-sc", action="store_true", help=about)
-        do.add_argument("--hydra-help", action="store_true", help="list Hydra's flags")
         self.add_argument("--resolve", action="store_true", help="with --cfg: print values")
         self.add_argument("--package", "-p", help="with --cfg: the part to print")
         self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
@@ -418,9 +404,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def help_page(self, arguments: Sequence[str]) -> str:
         """What the command does, its flags, and for a command that may be swept the options of
-        `conf/` and of the folders that `arguments` add."""
+        `conf/` and of the folder that `arguments` add; if these name a group, what its options
+        are."""
         if self._swept:
-            return usage(_docstring(self._name), arguments)
+            given = self.parse_intermixed_args([word for word in arguments if word not in HELP])
+            folders = [Path(given.config_dir)] if given.config_dir else []
+            groups = [word for word in given.overrides if "=" not in word]
+            if groups:
+                return group_page(groups[0], folders)
+            return command_page(_docstring(self._name), folders)
         about = inspect.getdoc(_task(self._name)) or ""
         more = "KEY=VALUE changes the configuration; soundingline list lists its groups."
         return f"{about}\n\n{self.format_help()}\n{more}"
@@ -436,136 +428,6 @@ def _docstring(name: str) -> str:
 
 def _is_sequence(kind: Any) -> bool:
     return typing.get_origin(kind) not in (None, typing.Union, type(int | None))
-
-
-def usage(about: str, arguments: Sequence[str]) -> str:
-    """`about` a command, the settings of the root, and the options of each group of `conf/` and of
-    the folders that `arguments` add; if these name a group, what its options are.
-
-    Raises:
-        InputError: If a word of the arguments names no group.
-    """
-    root: Any = OmegaConf.load(CONF / "config.yaml")
-    chosen = {
-        str(group): option
-        for entry in root["defaults"]
-        if not isinstance(entry, str)
-        for group, option in entry.items()
-    }
-    folders = list(_folders(arguments))
-    options = options_of(folders)
-    before = ["", *arguments]
-    words = [
-        word
-        for word, last in zip(arguments, before, strict=False)
-        if not word.startswith("-") and "=" not in word and last not in _CONFIG_DIR
-    ]
-    if words:
-        return _group_page(words[0], [CONF, *folders], chosen.get(words[0], ""))
-    groups = _by_group(options)
-    settings = [_entry(f"{key}={value}", about) for key, value, about in _root_settings()]
-    lines = [
-        _entry(group, ", ".join(f"*{n}" if n == chosen.get(group) else n for n in names))
-        for group, names in groups.items()
-    ]
-    return "\n".join(
-        [
-            about,
-            "\nSettings, KEY=VALUE, with their defaults:",
-            *settings,
-            "\nGroups, GROUP=OPTION; an asterisk marks the default:",
-            *lines,
-            "",
-            _HELP_END,
-        ]
-    )
-
-
-def _by_group(options: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """The names of all options of a group, with the folder below it that has them."""
-    groups: dict[str, list[str]] = {}
-    for path, names in sorted(options.items()):
-        group, _, below = path.partition("/")
-        if group == "hydra":
-            group, below = path, ""
-        groups.setdefault(group, []).extend(f"{below}/{name}".lstrip("/") for name in sorted(names))
-    return groups
-
-
-def _entry(name: str, about: str) -> str:
-    """One setting or group with its text, in lines of at most 100 columns."""
-    first = f"  {name:{_INDENT - 3}} "
-    if len(first) > _INDENT:
-        return "\n".join([first.rstrip(), *textwrap.wrap(about, 100, **_HANGING)])
-    return textwrap.fill(about, 100, initial_indent=first, subsequent_indent=" " * _INDENT)
-
-
-def _root_settings() -> Iterator[tuple[str, str, str]]:
-    """Key, default and comment of the plain settings of `config.yaml`."""
-    comment: list[str] = []
-    for line in (CONF / "config.yaml").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            comment.append(line.lstrip("# "))
-            continue
-        if setting := re.match(r"(\w+): (\S.*?)(?:  # (.*))?$", line):
-            key, value, remark = setting.groups()
-            yield key, value.replace(", ", ","), " ".join(filter(None, [*comment, remark]))
-        comment = []
-
-
-def _group_page(group: str, folders: Sequence[Path], default: str) -> str:
-    """Every option of a group, with its comment and its arguments."""
-    files = {path for folder in folders for path in (folder / group).rglob("*.yaml")}
-    if not files:
-        known = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-        raise InputError(
-            f"there is no group {group!r}",
-            valid=", ".join(known),
-            do=did_you_mean(group, known),
-        )
-    pages = []
-    for path in sorted(files, key=lambda path: path.as_posix()):
-        name = path.as_posix().rpartition(f"/{group}/")[2].removesuffix(".yaml")
-        text = escape_control(path.read_text(encoding="utf-8"))
-        head = [
-            line.lstrip("# ") for line in takewhile(lambda row: row[:1] == "#", text.split("\n"))
-        ]
-        about = " ".join(line for line in head if not line.startswith("@package"))
-        arguments = re.findall(r"(?m)^[a-z]\w*:.*(?:\n[ -].*)*", text.partition("hydra:")[0])
-        shown = [line for line in arguments if not line.startswith("defaults:")]
-        mark = "  (default)" if name == default else ""
-        page = [f"{group}={name}{mark}", *textwrap.wrap(about, 96, **_ABOUT)]
-        page += [f"      {group}.{line}" for item in shown for line in item.split("\n")[:1]]
-        pages.append("\n".join(page))
-    return "\n\n".join([*pages, _HELP_END])
-
-
-def options_of(folders: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """The first sentence about each option, by group and name, of `conf/` and of `folders`."""
-    options: dict[str, dict[str, str]] = {}
-    for folder in (CONF, *folders):
-        for path in sorted(folder.rglob("*.yaml")):
-            group = path.parent.relative_to(folder).as_posix()
-            if group != ".":
-                options.setdefault(group, {})[path.stem] = _comment(path)
-    return options
-
-
-def _folders(arguments: Sequence[str]) -> Iterator[Path]:
-    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        name, _, value = argument.partition("=")
-        if name in _CONFIG_DIR:
-            yield Path(value or following)
-
-
-def _comment(path: Path) -> str:
-    """The first sentence of the comment at the head of an option's file, without a colon at its
-    end; empty without one."""
-    with path.open(encoding="utf-8") as lines:
-        head = takewhile(lambda line: line.startswith("#"), lines)
-        text = "\n".join(line.lstrip("# ").strip() for line in head if "@package" not in line)
-    sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
-    return escape_control(sentence.replace("\n", " ").removesuffix(":"))
 
 
 def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:

@@ -24,6 +24,7 @@ from soundingline.experiments.config import (
     is_choice,
     key_of,
 )
+from soundingline.experiments.options import option_files, options_in, summary
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
@@ -38,7 +39,7 @@ from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.errors import InputError, check_number, did_you_mean
+from soundingline.toolkit.errors import InputError, check_number
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
@@ -224,28 +225,18 @@ def _cache_table(files: Sequence[Path]) -> Table:
 def list_options(settings: Settings, group: str = "") -> None:
     """List the options of GROUP, such as retriever, or experiments, with what each is; without a
     group, the groups with the option that is chosen."""
-    from soundingline.experiments.cli import options_of
-
-    options = options_of(Path(each.removeprefix("file://")) for each in settings.search_path)
+    folders = [Path(each.removeprefix("file://")) for each in settings.search_path]
     rows = Table(box=None, show_header=False)
     group = "experiment" if group == "experiments" else group
     if not group:
+        options = option_files(folders)
         for name, choice in sorted(settings.choices.items()):
             if name in options:
                 rows.add_row(name, choice, f"{len(options[name])} options")
     else:
-        within = {
-            f"{folder}/{name}".removeprefix(f"{group}/"): about
-            for folder, names in options.items()
-            # Those in `base` are what options share.
-            if folder == group or (folder.startswith(f"{group}/") and not folder.endswith("/base"))
-            for name, about in names.items()
-        }
-        if not within:
-            valid, do = ", ".join(sorted(options)), did_you_mean(group, options)
-            raise InputError(f"there is no group {group!r}", valid=valid, do=do)
-        for name, about in sorted(within.items()):
-            rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
+        for name, path in options_in(group, folders).items():
+            chosen = "*" if settings.choices.get(group) == name else ""
+            rows.add_row(chosen, name, summary(path))
     Console().print(rows)
     if group == "experiment":
         print_next(
