@@ -41,7 +41,6 @@ from soundingline.toolkit.files import (
     read_json,
     write_quoting,
 )
-from soundingline.toolkit.locks import lock_now, open_own
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import (
@@ -101,7 +100,6 @@ class SweepStart(Callback):
     command: ClassVar[str] = ""
     folder: Path | None = None
     start: ClassVar[str] = ""  # names this start, and the folder of its statuses
-    lock: ClassVar[int | None] = None  # held while this process lives
     cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
     submits_jobs: ClassVar[bool] = False  # which go on without this process
     slurm: ClassVar[bool] = False  # which runs those jobs
@@ -140,39 +138,10 @@ class SweepStart(Callback):
             if path.is_symlink():  # What is written there would land elsewhere.
                 path.unlink()
         SweepStart.start = fingerprint(os.getpid(), os.urandom(8).hex())
-        SweepStart.lock = _claim_statuses(SweepStart.folder / CELLS)
+        (SweepStart.folder / CELLS).mkdir(parents=True, exist_ok=True)  # which marks a sweep
         # Launchers hand the environment on to the processes and jobs that they start.
         os.environ[SWEEP] = SweepStart.start
         os.environ[VARIED] = " ".join(varied_options(cells))
-
-
-def _claim_statuses(cells: Path) -> int:
-    """Remove the statuses of earlier starts of a sweep, but for those that still run: two starts of
-    one sweep may overlap. Returns the handle of a lock that marks those of this start."""
-    if SweepStart.lock is not None:
-        os.close(SweepStart.lock)
-    cells.mkdir(parents=True, exist_ok=True)
-    handle = open_own(cells / f"{SweepStart.start}.lock")
-    with suppress(OSError):  # a file system without locks, on which each start keeps its statuses
-        lock_now(handle)
-    running = {SweepStart.start}
-    for path in cells.glob("*.lock"):
-        if path.is_symlink():
-            path.unlink()
-            continue
-        if path.stem in running:
-            continue
-        other = open_own(path)
-        running.add(path.stem)
-        with suppress(OSError):
-            if lock_now(other):
-                path.unlink()
-                running.discard(path.stem)
-        os.close(other)
-    for folder in cells.iterdir():
-        if folder.is_dir() and folder.name not in running:
-            shutil.rmtree(folder, ignore_errors=True)
-    return handle
 
 
 @contextmanager
@@ -333,49 +302,64 @@ def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
             for status in unfinished
         ]
     waiting = max(SweepStart.cells - len(statuses), 0)
+    missing = _report(sweep, unfinished, waiting)
+    _print_failures(unfinished, statuses)
+    # Where no cell has begun, the error that ended the command says why.
+    if unfinished or (waiting and statuses) or interrupted:
+        notify(_how_many_are_left(unfinished, waiting))
+        return unfinished
+    # Those of other starts stay: two may overlap, and jobs may go on after Ctrl-C.
+    shutil.rmtree(sweep / CELLS / SweepStart.start, ignore_errors=True)
+    if missing:
+        raise missing
+    return unfinished
+
+
+def _report(sweep: Path, unfinished: Sequence[CellStatus], waiting: int) -> InputError | None:
+    """Compare the evaluated cells of a sweep, and log the report. The error that no cell is the
+    baseline, if none is."""
     cells = evaluated_runs(sweep)
-    missing: InputError | None = None
-    if cells:
-        # Imported here: evaluating opens models, which a command that sweeps nothing need not.
-        from soundingline.experiments.evaluate import MissingBaseline, compare_folders
+    if not cells:
+        return None
+    # Imported here: evaluating opens models, which a command that sweeps nothing need not.
+    from soundingline.experiments.evaluate import MissingBaseline, compare_folders
 
-        try:
-            compare_folders(
-                cells,
-                sweep,
-                title=sweep.name,
-                factors=SweepStart.baseline,
-                unfinished=[
-                    *_published(sweep, unfinished),
-                    *([f"{_cells(waiting)} not begun"] if waiting else []),
-                ],
-            )
-        except MissingBaseline as error:
-            missing = error
-        if SweepStart.logger is not None:
-            from soundingline.experiments.loggers import log_folder
+    lines = _published(sweep, unfinished)
+    if waiting:
+        lines.append(f"{_cells(waiting)} not begun")
+    missing = None
+    try:
+        compare_folders(
+            cells, sweep, title=sweep.name, factors=SweepStart.baseline, unfinished=lines
+        )
+    except MissingBaseline as error:
+        missing = error
+    if SweepStart.logger is not None:
+        from soundingline.experiments.loggers import log_folder
 
-            log_folder(SweepStart.logger, sweep)
+        log_folder(SweepStart.logger, sweep)
+    return missing
+
+
+def _print_failures(unfinished: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> None:
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
         console.print(_summary(group, statuses))
-        for status in filter(lambda each: each.defect, group):
+        for status in filter(lambda status: status.defect, group):
             console.print(status.defect)
             if users_frame(status.defect):
                 console.print(in_one_line(status.defect))
-    # Where no cell has begun, the error that ended the command says why.
-    if unfinished or (waiting and statuses) or interrupted:
-        counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
-        counts["failed"] = len(unfinished) - counts.total()
-        counts["not started"] = waiting
-        words = {_JOB: "submitted and may still run"}
-        shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
-        faulty = any(status.reason not in _OPEN for status in unfinished)
-        after = "correct the cause, and " if faulty else ""
-        notify(f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues")
-    elif missing:
-        raise missing
-    return unfinished
+
+
+def _how_many_are_left(unfinished: Sequence[CellStatus], waiting: int) -> str:
+    counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
+    counts["failed"] = len(unfinished) - counts.total()
+    counts["not started"] = waiting
+    words = {_JOB: "submitted and may still run"}
+    shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
+    faulty = any(status.reason not in _OPEN for status in unfinished)
+    after = "correct the cause, and " if faulty else ""
+    return f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues"
 
 
 def _by_reason(unfinished: Sequence[CellStatus]) -> list[list[CellStatus]]:

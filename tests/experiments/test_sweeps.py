@@ -246,6 +246,21 @@ def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
     assert "The cell k=2 failed: it was killed" in capsys.readouterr().err
 
 
+def test_a_complete_start_removes_its_own_statuses_alone(tmp_path, monkeypatch):
+    """Two starts of one sweep may overlap."""
+    for start in ("first", "second"):
+        (tmp_path / CELLS / start).mkdir(parents=True)
+        status = json.dumps(CellStatus(["k=1"], DONE)._asdict())
+        (tmp_path / CELLS / start / "1.json").write_text(status)
+    monkeypatch.setattr(SweepStart, "start", "second")
+    monkeypatch.setattr(SweepStart, "cells", 2)
+    assert end_sweep(tmp_path) == []  # a cell has not begun
+    assert (tmp_path / CELLS / "second").is_dir()
+    monkeypatch.setattr(SweepStart, "cells", 1)
+    assert end_sweep(tmp_path) == []
+    assert [path.name for path in (tmp_path / CELLS).iterdir()] == ["first"]
+
+
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
