@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, product
 from math import isclose, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,58 +61,69 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         InputError: for a folder without an evaluated run, runs without published figures, and runs
             of several experiments.
     """
-    folders: list[Path] = []
-    for path in paths:
-        single = (path / "manifest.json").is_file()
-        evaluated = [path] if single else evaluated_runs(path)
-        if not evaluated:
-            raise InputError(
-                f"{path} has no evaluated run", valid="the folder of a run or of a sweep"
-            )
-        folders += evaluated
-    runs = load_runs(folders)
-    theirs = [run for run in runs if run.manifest.get("imported")]
-    ours = [run for run in runs if run not in theirs]
-    if ours and theirs:
-        Console(soft_wrap=True).print(_paired(ours, theirs))
+    runs = load_runs([folder for path in paths for folder in _evaluated(path)])
+    imported = [run for run in runs if run.manifest.get("imported")]
+    ours = [run for run in runs if run not in imported]
+    console = Console(soft_wrap=True)
+    if ours and imported:
+        console.print(_paired(ours, imported))
         return
     published = _published(runs)
-    console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
+    rows = [_rows_of_run(published, run) for run in runs]
+    figures = [
+        [figure for row in rows_of_run for figure in figures_of(run, row, published)]
+        for run, rows_of_run in zip(runs, rows, strict=True)
+    ]
+    console.print(_figures_table(published.title, factor_labels(runs), figures))
+    console.print(_noise(runs))
+    for line in _context(runs, published):
+        console.print(line)
+    for row in published.cells:
+        if ours and not any(row in rows_of_run for rows_of_run in rows):
+            factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
+            console.print(f"Not run: {factors}")
+    counts = Counter(cause for run in runs for cause in causes(run, published))
+    for cause, count in counts.items():
+        cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
+        console.print(f"Known cause of differences: {cause}{cells}")
+    console.print(_conclusion(runs, published, list(chain(*figures)), explained=bool(counts)))
+
+
+def _evaluated(path: Path) -> list[Path]:
+    """The folder of a run, or those of the evaluated cells of a sweep."""
+    folders = [path] if (path / "manifest.json").is_file() else evaluated_runs(path)
+    if not folders:
+        raise InputError(f"{path} has no evaluated run", valid="the folder of a run or of a sweep")
+    return folders
+
+
+def _figures_table(
+    title: str, labels: Sequence[str], figures: Sequence[Sequence[PublishedFigure]]
+) -> Table:
+    """The figures of each run, by its label."""
+    table = Table(title=title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
-    for title in ("published", "ours", "difference", "95 % interval"):
-        table.add_column(title, justify="right")
+    for column in ("published", "ours", "difference", "95 % interval"):
+        table.add_column(column, justify="right")
     table.add_column("verdict")
-    figures = []
-    for run, label in zip(runs, factor_labels(runs), strict=True):
-        rows = _rows_of_run(published, run)
-        of_run = [figure for row in rows for figure in figures_of(run, row, published)]
-        for place, figure in enumerate(of_run):
-            table.add_row("" if place else label, *_shown(figure))
-        if not of_run:
+    for label, figures_of_run in zip(labels, figures, strict=True):
+        for position, figure in enumerate(figures_of_run):
+            table.add_row("" if position else label, *_columns(figure))
+        if not figures_of_run:
             table.add_row(label, "", "—", "", "", "", "not stated")
-        figures += of_run
-    console.print(table)
-    console.print(_noise(runs))
+    return table
+
+
+def _context(runs: Sequence[EvaluatedRun], published: PublishedTable) -> Iterator[str]:
+    """The published ranges with ours, other systems of the paper, and known differences."""
     for name, (low, high) in published.ranges.items():
         values = sorted(value for run in runs if (value := _behaviour(run, name)) is not None)
         measured = f"{values[0]:.3g} to {values[-1]:.3g}" if values else "not measured"
-        console.print(f"Published range of {name}: {low:g} to {high:g}; ours: {measured}")
+        yield f"Published range of {name}: {low:g} to {high:g}; ours: {measured}"
     for system in published.other_systems:
-        shown = ", ".join(f"{key} {value}" for key, value in system.items())
-        console.print(f"Also published: {shown}")
-    for text in published.differences:
-        console.print(f"Known difference: {text}")
-    matched = [row for run in runs for row in _rows_of_run(published, run)]
-    for row in published.cells:
-        if ours and row not in matched:
-            factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
-            console.print(f"Not run: {factors}")
-    known = Counter(cause for run in runs for cause in causes(run, published))
-    for cause, count in known.items():
-        cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
-        console.print(f"Known cause of differences: {cause}{cells}")
-    console.print(_conclusion(runs, published, figures, explained=bool(known)))
+        yield f"Also published: {', '.join(f'{key} {value}' for key, value in system.items())}"
+    yield from (f"Known difference: {text}" for text in published.differences)
 
 
 def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
@@ -239,30 +251,18 @@ def _noise(runs: Sequence[EvaluatedRun]) -> str:
     return text
 
 
-def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Table:
+def _paired(ours: Sequence[EvaluatedRun], imported: Sequence[EvaluatedRun]) -> Table:
     """The differences of our runs from the imported ones, paired by question."""
     table = Table(title="Differences by question", box=SIMPLE)
-    for title in (
-        "run",
-        "imported run",
-        "measure",
-        "theirs",
-        "ours",
-        "difference",
-        "95 % interval",
-    ):
-        table.add_column(title, overflow="fold")
+    for column in ("run", "imported run", "measure", "theirs", "ours", "difference"):
+        table.add_column(column, overflow="fold")
+    table.add_column("95 % interval", overflow="fold")
     table.add_column("verdict")
-    for run in ours:
-        for other in theirs:
-            for row in compare([run, other], baseline=other.name):
-                figure = PublishedFigure(
-                    row.measure,
-                    row.mean_b,
-                    row.mean_a,
-                    Replication(row.difference, row.low, row.high),
-                )
-                table.add_row(run.name, other.name, *_shown(figure))
+    for run, reference in product(ours, imported):
+        for row in compare([run, reference], baseline=reference.name):
+            difference = Replication(row.difference, row.low, row.high)
+            figure = PublishedFigure(row.measure, row.mean_b, row.mean_a, difference)
+            table.add_row(run.name, reference.name, *_columns(figure))
     return table
 
 
@@ -289,13 +289,12 @@ def causes(run: EvaluatedRun, published: PublishedTable) -> Iterator[str]:
         yield f"the version of vLLM is not recorded, the paper ran {paper}"
     if failed := run.counts.get("failed"):
         yield f"{failed:,} questions failed, and count as wrong"
-    if (known := len(run.per_question.get(_DOLLARS, {}))) < count and (
-        RUN_DOLLARS in published.columns
-    ):
-        yield f"the cost is known of {known:,} of {count:,} questions"
+    priced = len(run.per_question.get(_DOLLARS, {}))
+    if priced < count and RUN_DOLLARS in published.columns:
+        yield f"the cost is known of {priced:,} of {count:,} questions"
 
 
-def _shown(figure: PublishedFigure) -> tuple[str, ...]:
+def _columns(figure: PublishedFigure) -> tuple[str, ...]:
     digits = 2 if figure.measure == RUN_DOLLARS else look_up_measure(figure.measure).digits
     difference, low, high = figure.replication or (None, None, None)
     return (
