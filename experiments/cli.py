@@ -41,6 +41,7 @@ from soundingline.experiments.config import (
     key_of,
     no_such_key,
     register,
+    search_path_to,
     unknown_key,
 )
 from soundingline.experiments.options import command_page, group_page, option_files, root_settings
@@ -269,9 +270,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def hydra_flags(self, flags: argparse.Namespace) -> list[str]:
         """The flags of Hydra that were given, as words."""
-        given = {name: getattr(flags, name) for name in self._hydra_flags}
-        spelled = {f"--{name.replace('_', '-')}": value for name, value in given.items() if value}
-        return [flag if value is True else f"{flag}={value}" for flag, value in spelled.items()]
+        values = {name: getattr(flags, name) for name in self._hydra_flags}
+        given = {f"--{name.replace('_', '-')}": value for name, value in values.items() if value}
+        return [flag if value is True else f"{flag}={value}" for flag, value in given.items()]
 
     def _add_arguments(self, task: Callable[..., Any]) -> None:
         """Add the path and the flags that the function of a command takes."""
@@ -431,8 +432,7 @@ def _is_sequence(kind: Any) -> bool:
 
 
 def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
-    folder = flags.config_dir
-    search = [f"file://{Path(folder).resolve()}"] if folder else []
+    search = search_path_to(flags.config_dir)
     words = parser.overrides(flags.overrides)
     if name in CHECKS and not flags.cfg:
         check_choices(words)
@@ -513,12 +513,11 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     _check_hydra_flags(flags)
     job, end, hydra_flags = _Job(name, parser.prog), _SweepEnd(), parser.hydra_flags(flags)
     try:
-        with _ending_sweep(name, end), _hydra(job, [*flags.overrides, *hydra_flags]) as application:
+        with _ending_sweep(name, end):
             try:
-                application()
+                _run_hydra(job, [*flags.overrides, *hydra_flags])
             except ConfigCompositionException as error:
-                sys.argv[1:] = [*_overrides_of_start(flags, error), *hydra_flags]
-                application()
+                _run_hydra(job, [*_overrides_of_start(flags, error), *hydra_flags])
     except REFUSED as error:
         if end.interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
             return INTERRUPTED
@@ -556,17 +555,16 @@ def _ending_sweep(name: str, end: _SweepEnd) -> Iterator[None]:
             end.unfinished = end_sweep(SweepStart.folder, interrupted=end.interrupted)
 
 
-@contextmanager
-def _hydra(job: _Job, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
-    """What has Hydra read the arguments of the process, which are `words` during the block, and
-    compose the configuration and run the job or the sweep, or print what its flags ask for."""
+def _run_hydra(job: _Job, words: Sequence[str]) -> None:
+    """Have Hydra compose the configuration of `words` and run the job or the sweep, or print what
+    its flags ask for. Hydra reads the arguments of the process."""
     # Hydra prints errors and exits with 1 unless this is set.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
     before = sys.argv
     sys.argv = [before[0], *words]
     try:
-        yield hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)
+        hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)()
     finally:
         sys.argv = before
 
@@ -578,7 +576,7 @@ def _overrides_of_start(
     to its cells. Raises `error` if it is not about those."""
     if SweepStart.folder or not unknown_key(error):
         raise error
-    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
+    search = search_path_to(flags.config_dir)
     late = CommandCells.of(flags.overrides, search, multirun=flags.multirun).late
     yield from (word for word in flags.overrides if word not in late)
     yield f"hydra.sweeper.late={json.dumps(late)}"

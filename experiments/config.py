@@ -277,11 +277,13 @@ def _chosen_file(path: Path, root: Any) -> Path:
     )  # here, because it imports clients
 
     # A recorded tuning is data: nothing in it is resolved, and nothing that it names is imported.
-    here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
-    runtime = {group: {*here[group]} - {*identifying_values(here[group], group)} for group in TUNED}
-    wanted = _tuning_identity(redact(here), runtime)
-    configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
-    matching = [cell for cell in cells if _tuning_identity(configs[cell], runtime) == wanted]
+    config = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
+    runtime = {
+        group: {*config[group]} - {*identifying_values(config[group], group)} for group in TUNED
+    }
+    identity = _tuning_identity(redact(config), runtime)
+    recorded = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
+    matching = [cell for cell in cells if _tuning_identity(recorded[cell], runtime) == identity]
     if len(matching) == 1:
         return matching[0] / CHOSEN
     number = f"{len(matching)} tunings" if matching else "no tuning"
@@ -406,7 +408,7 @@ class Settings:
                 of_job.cfg = before
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
-        task, folders = tuple(_given(config.hydra)), tuple(search_path_of(config.hydra))
+        task, folders = tuple(_task_overrides(config.hydra)), tuple(search_path_of(config.hydra))
         return cls(resolved, choices, task, folders, unresolved)
 
     @classmethod
@@ -417,7 +419,7 @@ class Settings:
         return cls(
             config,
             _choices(hydra),
-            tuple(_given(hydra)),
+            tuple(_task_overrides(hydra)),
             tuple(search_path_of(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,
@@ -454,12 +456,12 @@ def place(config: DictConfig) -> None:
     """
     layout = plain_values(config.get("placement"))
     placed = False
-    for group, wanted in layout.items():
+    for group, settings in layout.items():
         option = config.get(group)
         if not OmegaConf.is_dict(option):
             continue
         with flag_override(option, ["readonly", "struct"], [False, False]):
-            placed |= _place(option, **wanted)
+            placed |= _place(option, **settings)
     if layout and not placed:
         raise InputError(
             "placement= places nothing that this configuration has",
@@ -649,8 +651,9 @@ def check_choices(overrides: Iterable[str]) -> None:
             section = key_of(text)
             keys = [f"{section}.{each.name}" for each in fields(_SECTIONS[section])]
             do = f"write {keys[1]}={value_of(text)}" if section == "preflight" else ""
-            what = f"{text}, and {section} is a group of settings"
-            raise InputError(what, valid=", ".join(keys), do=do)
+            raise InputError(
+                f"{text}, and {section} is a group of settings", valid=", ".join(keys), do=do
+            )
         if "=" not in text or text.startswith(("-", "~")) or not is_choice(text):
             continue
         value = value_of(text)
@@ -680,22 +683,32 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
     files = folder.rglob("*.yaml")
     names = {path.relative_to(folder).with_suffix("").as_posix() for path in files}
     # Those in `base` are what options of several models share, and choose no model.
-    known = sorted(name for name in {*names, *more} if not name.startswith("base/"))
-    do = "name one of them" if known else "name an option of that group"
+    valid = sorted(name for name in {*names, *more} if not name.startswith("base/"))
+    do = "name one of them" if valid else "name an option of that group"
     if group == "llm" and package:
         do += f", or write {package}=null for none"
-    elif "none" in known:
+    elif "none" in valid:
         do += f", or write {key}=none for none"
     elif group.startswith("hydra/"):
         do += ", or install the plugin of Hydra that has it, such as hydra-optuna-sweeper"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
     if isinstance(value, str):
-        do = did_you_mean(value, known, prefix=f"{key}=") or do
-    shown = "null" if value is None else value
+        do = did_you_mean(value, valid, prefix=f"{key}=") or do
+    refused = f"{key}={'null' if value is None else value} names no option{where}"
     if group == "retriever" and isinstance(value, str) and (ours := our_name(value)):
-        return InputError(f"{key}={shown} names no option{where}", do=ours)
-    return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
+        return InputError(refused, do=ours)
+    return InputError(refused, valid=", ".join(valid), do=do)
+
+
+def search_path_to(folder: Path | str | None) -> list[str]:
+    """The search path with a folder of one's own options (`--config-dir`), if there is one."""
+    return [f"file://{Path(folder).resolve()}"] if folder else []
+
+
+def option_folders(search_path: Iterable[str]) -> list[Path]:
+    """The folders of a search path, as paths."""
+    return [Path(source.removeprefix("file://")) for source in search_path]
 
 
 def search_override(paths: Sequence[str]) -> list[str]:
@@ -737,7 +750,7 @@ def _choices(hydra: Any) -> dict[str, str]:
     return {str(group): str(option) for group, option in hydra.runtime.choices.items()}
 
 
-def _given(hydra: Any) -> Iterator[str]:
+def _task_overrides(hydra: Any) -> Iterator[str]:
     """The overrides of a job as they were given: a reference to the environment stays one."""
     texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     yield from map(str, texts)

@@ -23,6 +23,7 @@ from soundingline.experiments.config import (
     Settings,
     is_choice,
     key_of,
+    option_folders,
 )
 from soundingline.experiments.options import option_files, options_in, summary
 from soundingline.experiments.pipeline import Stages
@@ -225,7 +226,7 @@ def _cache_table(files: Sequence[Path]) -> Table:
 def list_options(settings: Settings, group: str = "") -> None:
     """List the options of GROUP, such as retriever, or experiments, with what each is; without a
     group, the groups with the option that is chosen."""
-    folders = [Path(each.removeprefix("file://")) for each in settings.search_path]
+    folders = option_folders(settings.search_path)
     rows = Table(box=None, show_header=False)
     group = "experiment" if group == "experiments" else group
     if not group:

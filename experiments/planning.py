@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments.config import CONF
+from soundingline.experiments.config import CONF, option_folders
 from soundingline.experiments.published_figures import RUN_DOLLARS, rows_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
@@ -130,20 +130,20 @@ def measured_runs(runs: Path) -> list[Measured]:
             (run,) = load_runs([path.parent])
             config, factors = run.manifest.get("config", {}), run.factors
             rows = [run.per_question.get(name, {}) for name in _MEASURED]
-            known = set(rows[0]).intersection(*rows[1:3], *rows[4:])  # not all servers have a cache
-            if not known or not config.get("llm"):
+            qids = set(rows[0]).intersection(*rows[1:3], *rows[4:])  # not all servers have a cache
+            if not qids or not config.get("llm"):
                 continue
-            means = (sum(row.get(qid, 0.0) for qid in known) / len(known) for row in rows)
+            means = (sum(row.get(qid, 0.0) for qid in qids) / len(qids) for row in rows)
             groups = (factors.get(group, "") for group in ("benchmark", "agent", "tool"))
             key = (*groups, str(config["llm"].get("model")))
-            measured.append(Measured(key, path.relative_to(runs).parts[0], len(known), *means))
+            measured.append(Measured(key, path.relative_to(runs).parts[0], len(qids), *means))
     return measured
 
 
 def command_of(name: str, search_path: Sequence[str] = ()) -> str:
     """The command that runs the experiment of this name, which the comment of its file states where
     it is another one than `run`."""
-    for folder in (CONF, *(Path(each.removeprefix("file://")) for each in search_path)):
+    for folder in (CONF, *option_folders(search_path)):
         file = folder / "experiment" / f"{name}.yaml"
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         if stated := re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text):
@@ -162,8 +162,8 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
             key, server = option.get("key_env") or "", option.get("server")
             # A llama.cpp needs no GPU.
             address = str(option.get("base_url"))
-            here = address.startswith(("http://127.0.0.1", "http://localhost"))
-            local = "Vllm" in server["_target_"] if server else here
+            on_this_machine = address.startswith(("http://127.0.0.1", "http://localhost"))
+            local = "Vllm" in server["_target_"] if server else on_this_machine
         elif "device" in option:
             key, local = "", True
         else:
@@ -213,11 +213,11 @@ class ExperimentPlan:
             for cell in cells
         ]
         largest = max(large, key=lambda cell: sum(cell.values()), default={})
-        parts = ", ".join(f"{name.split('/')[-1]} {size:.0f}" for name, size in largest.items())
-        text = f"GPU: {sum(largest.values()):.0f} GB of weights in the largest cell ({parts})"
-        others = {name: size for cell in cells for name, size in cell.items()}
-        unknown = [name.split("/")[-1] for name, size in sorted(others.items()) if size is None]
-        small = [n.split("/")[-1] for n, size in sorted(others.items()) if size and size < _SMALL]
+        weights = ", ".join(f"{name.split('/')[-1]} {size:.0f}" for name, size in largest.items())
+        text = f"GPU: {sum(largest.values()):.0f} GB of weights in the largest cell ({weights})"
+        sizes = sorted({name: size for cell in cells for name, size in cell.items()}.items())
+        unknown = [name.split("/")[-1] for name, size in sizes if size is None]
+        small = [name.split("/")[-1] for name, size in sizes if size and size < _SMALL]
         return [
             *([text] if largest else []),
             *([f"GPU for {', '.join(unknown)}"] if unknown else []),
@@ -290,12 +290,12 @@ class ExperimentPlan:
 
     def estimate_text(self) -> str:
         """The dollars and hours of all cells."""
-        known = [each for each in self.estimates() if each]
-        if not known:
+        estimates = list(filter(None, self.estimates()))
+        if not estimates:
             return ""
-        hours = sum(each.total.seconds for each in known) / 3600
-        priced = [each.total.dollars for each in known if each.total.dollars is not None]
-        origin = "; ".join(dict.fromkeys(each.typical.source for each in known))
+        hours = sum(cell.total.seconds for cell in estimates) / 3600
+        priced = [cell.total.dollars for cell in estimates if cell.total.dollars is not None]
+        origin = "; ".join(dict.fromkeys(cell.typical.source for cell in estimates))
         dollars = f"${sum(priced):,.0f}" if priced else "no bill for served models"
         dollars += f" ({origin})"
         if priced and len(priced) < len(self.cells):
@@ -340,13 +340,13 @@ class ExperimentPlan:
 
     def formula(self) -> Iterator[str]:
         """The numbers of the estimate, one line for each cell."""
-        for number, each in enumerate(self.estimates(), start=1):
-            if each:
-                typical, total = each.typical, each.total
+        for number, estimate in enumerate(self.estimates(), start=1):
+            if estimate:
+                typical, total = estimate.typical, estimate.total
                 dollars = "unknown price" if total.dollars is None else f"${total.dollars:,.2f}"
-                repeats = f"{each.repeats} repeats x " if each.repeats > 1 else ""
+                repeats = f"{estimate.repeats} repeats x " if estimate.repeats > 1 else ""
                 yield (
-                    f"estimate of cell {number}: {each.questions:,} questions x {repeats}"
+                    f"estimate of cell {number}: {estimate.questions:,} questions x {repeats}"
                     f"({typical.calls:g} calls: {typical.input:,} tokens in, "
                     f"{typical.cached / typical.input:.0%} cached, {typical.output:,} out): "
                     f"{dollars} ({typical.source}); {total.seconds / 3600:,.1f} hours"
