@@ -26,11 +26,11 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, Sw
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
+from hydra_plugins.soundingline import Cells, ChangeSweeper, RayLauncher, varied_options
 from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.cells import Cells, varied_options
 from soundingline.toolkit.errors import InputError, did_you_mean, is_number, our_name, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -164,7 +164,7 @@ class CommandCells(NamedTuple):
         """The cells of a command line, which with `multirun` (`-m`), several values, or an
         experiment that says so starts a sweep. Raises what Hydra refuses.
 
-        The cells are those of our sweeper (`soundingline.experiments.cells`), so that an override
+        The cells are those of our sweeper (`hydra_plugins.soundingline`), so that an override
         of a swept key replaces its values. With another sweeper, which chooses cells as it goes,
         one cell with the overrides of one value stands for all.
         """
@@ -322,8 +322,6 @@ def register() -> None:
         # comparison.baseline.retriever=ql adds a factor, like any other override without a plus.
         OmegaConf.set_struct(root.comparison.baseline, False)
         ConfigStore.instance().store(name="root_schema", node=root)
-    from hydra_plugins.soundingline import ChangeSweeper, RayLauncher  # which need `Cells`
-
     for plugin in (ChangeSweeper, RayLauncher):
         Plugins.instance().register(plugin)
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)

@@ -25,7 +25,7 @@ from soundingline.experiments.config import (
     key_of,
     option_folders,
 )
-from soundingline.experiments.options import option_files, options_in, summary
+from soundingline.experiments.options import first_sentence, option_files, options_in
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
@@ -237,7 +237,7 @@ def list_options(settings: Settings, group: str = "") -> None:
     else:
         for name, path in options_in(group, folders).items():
             chosen = "*" if settings.choices.get(group) == name else ""
-            rows.add_row(chosen, name, summary(path))
+            rows.add_row(chosen, name, first_sentence(path))
     Console().print(rows)
     if group == "experiment":
         print_next(

@@ -62,7 +62,7 @@ def options_in(group: str, folders: Iterable[Path] = ()) -> dict[str, Path]:
     return within
 
 
-def summary(path: Path) -> str:
+def first_sentence(path: Path) -> str:
     """The first sentence of the comment at the head of an option's file, without a colon at its
     end; empty without one."""
     return _SENTENCE_END.split(_comment(path), maxsplit=1)[0].replace("\n", " ").removesuffix(":")

@@ -21,9 +21,9 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import QuotedString, Sweep
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
+from hydra_plugins.soundingline import Cells, varied_options
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.cells import Cells, varied_options
 from soundingline.experiments.config import (
     Settings,
     check_keys,

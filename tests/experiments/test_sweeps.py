@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from hydra.core.plugins import Plugins
+from hydra_plugins.soundingline import Cells
 from omegaconf import OmegaConf
 from support.benchmarks import SMALL_WORLD, TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
 from soundingline.experiments import slurm
-from soundingline.experiments.cells import Cells
 from soundingline.experiments.sweep import (
     CELLS,
     DONE,
