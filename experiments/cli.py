@@ -18,7 +18,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -50,14 +50,13 @@ from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
+    CommandSweep,
     SweepRefused,
     SweepStart,
     check_name,
-    end_sweep,
     is_first,
     optimized_value,
     recorded_cell,
-    wait_for_jobs,
 )
 from soundingline.toolkit.console import notify, print_traceback
 from soundingline.toolkit.errors import InputError, did_you_mean, our_name
@@ -495,14 +494,6 @@ class _Job:
             raise failed from None
 
 
-@dataclass
-class _SweepEnd:
-    """How the sweep of a command ended: the cells that did not finish, and whether by Ctrl-C."""
-
-    unfinished: Sequence[CellStatus] = ()
-    interrupted: bool = False
-
-
 def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
     """Run a command with the configuration that Hydra composes, or sweep over cells.
 
@@ -511,48 +502,48 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     check_choices(flags.overrides)
     check_name(flags.overrides)
     _check_hydra_flags(flags)
-    job, end, hydra_flags = _Job(name, parser.prog), _SweepEnd(), parser.hydra_flags(flags)
+    job, hydra_flags = _Job(name, parser.prog), parser.hydra_flags(flags)
+    sweep = SweepStart.sweep = CommandSweep(name)
     try:
-        with _ending_sweep(name, end):
+        with _ending(sweep):
             try:
                 _run_hydra(job, [*flags.overrides, *hydra_flags])
             except ConfigCompositionException as error:
                 _run_hydra(job, [*_overrides_of_start(flags, error), *hydra_flags])
     except REFUSED as error:
-        if end.interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
+        if sweep.interrupted and sweep.start:  # It has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, name, end.unfinished)
+        return ending(error, name, sweep.unfinished)
     except Exception:
-        if not end.unfinished:
+        if not sweep.unfinished:
             raise
         return DEFECT  # its traceback was printed with the cells that did not finish
-    return exit_code(end.unfinished) if job.refused or end.unfinished else 0
+    return exit_code(sweep.unfinished) if job.refused or sweep.unfinished else 0
 
 
 @contextmanager
-def _ending_sweep(name: str, end: _SweepEnd) -> Iterator[None]:
-    """After the block, in whichever way it ends, end the sweep that it has begun, if it has."""
-    SweepStart.command, SweepStart.folder = name, None
+def _ending(sweep: CommandSweep) -> Iterator[None]:
+    """After the block, in whichever way it ends, end the sweep if it has started."""
     try:
         yield
     except SweepRefused as refusal:
         raise refusal.error from None
     except KeyboardInterrupt:
-        end.interrupted = True
+        sweep.interrupted = True
         raise
     except Exception as error:
-        if SweepStart.folder:
-            wait_for_jobs(SweepStart.folder)
+        if sweep.start:
+            sweep.wait_for_jobs()
             check_submission(error)
         raise
     finally:
         for variable in (SWEEP, VARIED):  # this process may go on, and belongs to no sweep then
             os.environ.pop(variable, None)
-        if SweepStart.folder:
+        if sweep.start:
             from soundingline.experiments.run_context import end_servers
 
             end_servers()
-            end.unfinished = end_sweep(SweepStart.folder, interrupted=end.interrupted)
+            sweep.end()
 
 
 def _run_hydra(job: _Job, words: Sequence[str]) -> None:
@@ -574,7 +565,7 @@ def _overrides_of_start(
 ) -> Iterator[str]:
     """The overrides that the start of a sweep can be composed with, and one that hands the others
     to its cells. Raises `error` if it is not about those."""
-    if SweepStart.folder or not unknown_key(error):
+    if SweepStart.sweep.start or not unknown_key(error):
         raise error
     search = search_path_to(flags.config_dir)
     late = CommandCells.of(flags.overrides, search, multirun=flags.multirun).late

@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -91,20 +92,127 @@ class SweepRefused(BaseException):
         self.error = error
 
 
+@dataclass
+class CommandSweep:
+    """The sweep that a command starts, if it starts one.
+
+    Args:
+        command: the command.
+        folder: where its cells and its report are.
+        start: names this start, and the folder of its statuses; empty before it has started.
+        cells: the number of different cells; 0 where the sweeper decides as it goes.
+        submits_jobs: whether cells are jobs, which go on without this process.
+        slurm: whether Slurm runs these jobs.
+        logger: the option of that group.
+        baseline: the factors of the cell to compare with.
+        interrupted: whether Ctrl-C has ended it.
+        unfinished: the cells that did not end well, once it has ended.
+    """
+
+    command: str = ""
+    folder: Path = Path()
+    start: str = ""
+    cells: int = 0
+    submits_jobs: bool = False
+    slurm: bool = False
+    logger: Any = None
+    baseline: Mapping[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+    unfinished: Sequence[CellStatus] = ()
+
+    def statuses(self) -> list[CellStatus]:
+        """What its cells have left; an unreadable status is that of a killed cell."""
+        return [_status(path) for path in sorted(self._statuses.glob("*.json"))]
+
+    @property
+    def _statuses(self) -> Path:
+        return self.folder / CELLS / self.start
+
+    def wait_for_jobs(self) -> None:
+        """Wait for the jobs that submitit has started, as jobs of Slurm or as processes of ours:
+        its launcher raises where one was killed, while others still run or are queued again."""
+        jobs = [folder.name for folder in (self.folder / JOBS).glob("*")]
+        if self.slurm:
+            # Of an array, each job has a folder of the form 123_0.
+            wait_for_slurm(job for job in jobs if job.replace("_", "").isdigit())
+            return
+        for job in filter(str.isdigit, jobs):
+            with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
+                os.waitpid(int(job), 0)
+
+    def end(self) -> None:
+        """Compare every evaluated cell, and tell of the cells that did not end well. To be called
+        when no cell runs any more, or when the sweep was interrupted, after which jobs may go on.
+        `InputError` if all cells ended well and none is the baseline."""
+        statuses = self.statuses()
+        reason = _JOB if self.submits_jobs else _INTERRUPTED
+        self.unfinished = [
+            status._replace(reason=reason)
+            if self.interrupted and status.state == RUNNING
+            else status
+            for status in statuses
+            if status.state != DONE
+        ]
+        waiting = max(self.cells - len(statuses), 0)
+        missing = self._report(waiting)
+        _print_failures(self.unfinished, statuses)
+        # Where no cell has begun, the error that ended the command says why.
+        if self.unfinished or (waiting and statuses) or self.interrupted:
+            notify(_how_many_are_left(self.unfinished, waiting))
+            return
+        # Those of other starts stay: two may overlap, and jobs may go on after Ctrl-C.
+        shutil.rmtree(self._statuses, ignore_errors=True)
+        if missing:
+            raise missing
+
+    def _report(self, waiting: int) -> InputError | None:
+        """Compare the evaluated cells, and log the report. The error that no cell is the baseline,
+        if none is."""
+        cells = evaluated_runs(self.folder)
+        if not cells:
+            return None
+        # Imported here: evaluating opens models, which a command that sweeps nothing need not.
+        from soundingline.experiments.evaluate import MissingBaseline, compare_folders
+
+        lines = self._published()
+        if waiting:
+            lines.append(f"{_cells(waiting)} not begun")
+        missing = None
+        try:
+            compare_folders(
+                cells,
+                self.folder,
+                title=self.folder.name,
+                factors=self.baseline,
+                unfinished=lines,
+            )
+        except MissingBaseline as error:
+            missing = error
+        if self.logger is not None:
+            from soundingline.experiments.loggers import log_folder
+
+            log_folder(self.logger, self.folder)
+        return missing
+
+    def _published(self) -> list[str]:
+        """The lines for a report, which quotes nothing of an obfuscated benchmark."""
+        unfinished = self.unfinished
+        if is_obfuscated(self._statuses / "any"):
+            reason = f"its reason is sealed, in {CELLS}"
+            unfinished = [
+                status._replace(reason=reason) if status.reason not in _OPEN else status
+                for status in unfinished
+            ]
+        return [_line(status) for status in unfinished]
+
+
 class SweepStart(Callback):
     """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
     where it stands and how many cells it has, refuses a configuration with secrets before Hydra
     writes it to `multirun.yaml` there, and prints the threats to the validity of `soundingline
     run`. Each cell composes its own configuration from the files of options."""
 
-    command: ClassVar[str] = ""
-    folder: Path | None = None
-    start: ClassVar[str] = ""  # names this start, and the folder of its statuses
-    cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
-    submits_jobs: ClassVar[bool] = False  # which go on without this process
-    slurm: ClassVar[bool] = False  # which runs those jobs
-    logger: ClassVar[Any] = None  # the option of that group
-    baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
+    sweep: ClassVar[CommandSweep] = CommandSweep()  # of the command that runs in this process
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         with _refusing():
@@ -122,25 +230,21 @@ class SweepStart(Callback):
             folder = Path(config.hydra.sweep.dir)
             check_kind(folder, SWEEP_CELLS)
             cells = _cells_of(config, words)
-            SweepStart.cells = len(set(map(tuple, cells)))
             _announce(config, cells)
-        SweepStart.folder = folder
-        launcher = config.hydra.launcher._target_
-        SweepStart.submits_jobs = "submitit" in launcher
-        SweepStart.slurm = launcher.endswith("SlurmLauncher")
-        if SweepStart.slurm:
-            slurm_watcher()
-        SweepStart.logger = config.logger
-        SweepStart.baseline = {
-            str(key): str(value) for key, value in config.comparison.baseline.items()
-        }
-        for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
+        for path in (folder / RECORD, folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
                 path.unlink()
-        SweepStart.start = fingerprint(os.getpid(), os.urandom(8).hex())
-        (SweepStart.folder / CELLS).mkdir(parents=True, exist_ok=True)  # which marks a sweep
+        (folder / CELLS).mkdir(parents=True, exist_ok=True)  # which marks a sweep
+        launcher, sweep = config.hydra.launcher._target_, SweepStart.sweep
+        sweep.folder, sweep.cells = folder, len(set(map(tuple, cells)))
+        sweep.submits_jobs, sweep.slurm = "submitit" in launcher, launcher.endswith("SlurmLauncher")
+        sweep.logger = config.logger
+        sweep.baseline = {str(key): str(value) for key, value in config.comparison.baseline.items()}
+        sweep.start = fingerprint(os.getpid(), os.urandom(8).hex())
+        if sweep.slurm:
+            slurm_watcher()
         # Launchers hand the environment on to the processes and jobs that they start.
-        os.environ[SWEEP] = SweepStart.start
+        os.environ[SWEEP] = sweep.start
         os.environ[VARIED] = " ".join(varied_options(cells))
 
 
@@ -155,7 +259,7 @@ def _refusing() -> Iterator[None]:
 
 def _announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -> None:
     """Print the threats to the validity of what `soundingline run` is about to start."""
-    if SweepStart.command == "run" and cells != []:
+    if SweepStart.sweep.command == "run" and cells != []:
         # Imported here, because other commands need not wait for it.
         from soundingline.experiments.validity import announce
 
@@ -235,7 +339,7 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
     """The measure of a cell that is returned to an optimising sweeper: `optimized_metric`, else the
     objective of a tuning, or the main measure of the sweep's report. None for a run without
     measures; `InputError` for a metric that the run does not have."""
-    # Imported here, like the evaluation in `end_sweep`.
+    # Imported here, like the evaluation in `CommandSweep`.
     from soundingline.toolkit.evaluation.comparison import TESTED
     from soundingline.toolkit.report.measures import main_measure
 
@@ -256,12 +360,6 @@ def cells_folder(settings: Settings) -> Path:
     return cells / os.environ.get(SWEEP, "")
 
 
-def cell_statuses(sweep: Path) -> list[CellStatus]:
-    """What the cells of this start of a sweep have left; an unreadable status is that of a killed
-    cell."""
-    return [_status(path) for path in sorted((sweep / CELLS / SweepStart.start).glob("*.json"))]
-
-
 def _status(path: Path) -> CellStatus:
     try:
         return CellStatus(**read_json(path, CellStatus))
@@ -273,72 +371,6 @@ def obfuscate_cells(settings: Settings) -> None:
     """Obfuscate the status of this sweep's cells: the reason of a failure may quote texts."""
     if settings.multirun:
         mark_obfuscated(cells_folder(settings))
-
-
-def wait_for_jobs(sweep: Path) -> None:
-    """Wait for the jobs that submitit has started, as jobs of Slurm or as processes of ours: its
-    launcher raises where one was killed, while others still run or are queued again."""
-    jobs = [folder.name for folder in (sweep / JOBS).glob("*")]
-    if SweepStart.slurm:
-        # Of an array, each job has a folder of the form 123_0.
-        wait_for_slurm(job for job in jobs if job.replace("_", "").isdigit())
-        return
-    for job in filter(str.isdigit, jobs):
-        with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
-            os.waitpid(int(job), 0)
-
-
-def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
-    """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well;
-    those that were begun are given back. To be called when no cell runs any more, or when the sweep
-    was `interrupted`, after which jobs may go on. `InputError` if all cells ended well and none is
-    the baseline."""
-    statuses = cell_statuses(sweep)
-    unfinished = [status for status in statuses if status.state != DONE]
-    if interrupted:
-        reason = _JOB if SweepStart.submits_jobs else _INTERRUPTED
-        unfinished = [
-            status._replace(reason=reason) if status.state == RUNNING else status
-            for status in unfinished
-        ]
-    waiting = max(SweepStart.cells - len(statuses), 0)
-    missing = _report(sweep, unfinished, waiting)
-    _print_failures(unfinished, statuses)
-    # Where no cell has begun, the error that ended the command says why.
-    if unfinished or (waiting and statuses) or interrupted:
-        notify(_how_many_are_left(unfinished, waiting))
-        return unfinished
-    # Those of other starts stay: two may overlap, and jobs may go on after Ctrl-C.
-    shutil.rmtree(sweep / CELLS / SweepStart.start, ignore_errors=True)
-    if missing:
-        raise missing
-    return unfinished
-
-
-def _report(sweep: Path, unfinished: Sequence[CellStatus], waiting: int) -> InputError | None:
-    """Compare the evaluated cells of a sweep, and log the report. The error that no cell is the
-    baseline, if none is."""
-    cells = evaluated_runs(sweep)
-    if not cells:
-        return None
-    # Imported here: evaluating opens models, which a command that sweeps nothing need not.
-    from soundingline.experiments.evaluate import MissingBaseline, compare_folders
-
-    lines = _published(sweep, unfinished)
-    if waiting:
-        lines.append(f"{_cells(waiting)} not begun")
-    missing = None
-    try:
-        compare_folders(
-            cells, sweep, title=sweep.name, factors=SweepStart.baseline, unfinished=lines
-        )
-    except MissingBaseline as error:
-        missing = error
-    if SweepStart.logger is not None:
-        from soundingline.experiments.loggers import log_folder
-
-        log_folder(SweepStart.logger, sweep)
-    return missing
 
 
 def _print_failures(unfinished: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> None:
@@ -388,17 +420,6 @@ def _summary(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str
 
 def _cells(number: int) -> str:
     return "1 cell" if number == 1 else f"{number} cells"
-
-
-def _published(sweep: Path, unfinished: Sequence[CellStatus]) -> list[str]:
-    """The lines for a report, which quotes nothing of an obfuscated benchmark."""
-    if is_obfuscated(sweep / CELLS / SweepStart.start / "any"):
-        reason = f"its reason is sealed, in {CELLS}"
-        unfinished = [
-            status._replace(reason=reason) if status.reason not in _OPEN else status
-            for status in unfinished
-        ]
-    return [_line(status) for status in unfinished]
 
 
 def _line(status: CellStatus) -> str:
