@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (*REFUSED, *BAD_INPUTS) as error:
         if not is_bad_input(error):
             raise
-        code = ending(error, next(iter(words), ""))
+        code = print_end(error, next(iter(words), ""))
     sys.exit(code)
 
 
@@ -505,7 +505,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     job, hydra_flags = _Job(name, parser.prog), parser.hydra_flags(flags)
     sweep = SweepStart.sweep = CommandSweep(name)
     try:
-        with _ending(sweep):
+        with _ending_sweep(sweep):
             try:
                 _run_hydra(job, [*flags.overrides, *hydra_flags])
             except ConfigCompositionException as error:
@@ -513,7 +513,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     except REFUSED as error:
         if sweep.interrupted and sweep.start:  # It has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, name, sweep.unfinished)
+        return print_end(error, name, sweep.unfinished)
     except Exception:
         if not sweep.unfinished:
             raise
@@ -522,7 +522,7 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
 
 
 @contextmanager
-def _ending(sweep: CommandSweep) -> Iterator[None]:
+def _ending_sweep(sweep: CommandSweep) -> Iterator[None]:
     """After the block, in whichever way it ends, end the sweep if it has started."""
     try:
         yield
@@ -581,7 +581,7 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
-def ending(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
+def print_end(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
     """Print what ended the command `name`, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
         done = f" ({error})" if str(error) else ""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import QuotedString, Sweep
+from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra_plugins.soundingline import Cells, varied_options
@@ -290,10 +290,9 @@ def check_name(overrides: Iterable[str]) -> None:
     for text in overrides:
         if key_of(text) != "name" or "=" not in text:
             continue
-        value = value_of(text)
-        if isinstance(value, Sweep):
+        name = value_of(text)
+        if isinstance(name, Sweep):
             raise InputError(f"{text} gives several names", valid="one, for all cells")
-        name = value.text if isinstance(value, QuotedString) else value
         if isinstance(name, str) and "${" not in name:
             RunFolder.named("", name)
 
