@@ -49,8 +49,8 @@ def make(config: DictConfig) -> Any:
             raise raised from None
         if raised is None:
             raise
-        what = f"{_group(config)}: {type(raised).__name__}: {raised}"
-        raise InstantiationException(what) from raised
+        message = f"{_group(config)}: {type(raised).__name__}: {raised}"
+        raise InstantiationException(message) from raised
 
 
 def declares(option: DictConfig, name: str) -> bool:
@@ -140,16 +140,16 @@ def check_option(config: DictConfig) -> None:
         )
     hints = _annotations(target)
     for name, value in values.items():
-        part = config.get(name)
-        if isinstance(part, DictConfig) and "_target_" in part:
-            check_option(part)
+        argument = config.get(name)
+        if isinstance(argument, DictConfig) and "_target_" in argument:
+            check_option(argument)
         elif not fits(value, hints.get(name, Any)):
             annotation = parameters[name].annotation
             plain = inspect.isclass(annotation) and not typing.get_args(annotation)
-            wanted = annotation.__name__ if plain else str(annotation).replace("'", "")
-            wanted = re.sub(r"^(?:Runtime|FileName|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", wanted)
-            shown = redact(value, name)
-            raise InputError(f"{group}.{name}={shown!r}", valid=f"a value of type {wanted}")
+            kind = annotation.__name__ if plain else str(annotation).replace("'", "")
+            kind = re.sub(r"^(?:Runtime|FileName|Annotated)\[(.*?)(?:, _\w+)?\]$", r"\1", kind)
+            received = f"{group}.{name}={redact(value, name)!r}"
+            raise InputError(received, valid=f"a value of type {kind}")
 
 
 def identifying_values(option: Any, group: str) -> Any:

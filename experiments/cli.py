@@ -15,14 +15,12 @@ import json
 import os
 import re
 import sys
-import textwrap
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from importlib.metadata import version
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,31 +34,31 @@ from soundingline.experiments.config import (
     CONF,
     ROOT_CONFIG,
     ROOTS,
+    CommandCells,
     Settings,
-    cells_of,
     check_choices,
     expand_home,
     key_of,
-    late_overrides,
     no_such_key,
     register,
+    search_path_to,
     unknown_key,
 )
+from soundingline.experiments.options import command_page, group_page, option_files, root_settings
 from soundingline.experiments.refusals import refusal_line, refuse_secrets, shared_cause_of
 from soundingline.experiments.slurm import check_submission
 from soundingline.experiments.sweep import (
     CellFailed,
     CellStatus,
+    CommandSweep,
     SweepRefused,
     SweepStart,
     check_name,
-    end_sweep,
     is_first,
     optimized_value,
     recorded_cell,
-    wait_for_jobs,
 )
-from soundingline.toolkit.console import escape_control, notify, print_traceback
+from soundingline.toolkit.console import notify, print_traceback
 from soundingline.toolkit.errors import InputError, did_you_mean, our_name
 from soundingline.toolkit.json_text import has_surrogates
 from soundingline.toolkit.llm.errors import ModelError
@@ -129,19 +127,10 @@ DEFECT, BAD_INPUT, INTERRUPTED = 1, 2, 130
 BAD_INPUTS = (InputError, ModelError, OmegaConfBaseException, OSError)
 REFUSED = (InputError, HydraException, OmegaConfBaseException, KeyboardInterrupt)
 _CONFIG_DIR = ("--config-dir", "-cd")
-_SENTENCE_END = re.compile(r"(?<=[.:])\n|(?<=\.) (?=[A-Z])")
 _DISK_ERRORS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
 }
-_INDENT = 24
-_HANGING: Any = {"initial_indent": " " * _INDENT, "subsequent_indent": " " * _INDENT}
-_ABOUT: Any = {"initial_indent": "    ", "subsequent_indent": "    "}
-_HELP_END = """\
---help GROUP describes the options of a group. GROUP.ARGUMENT=VALUE changes an argument of one. -m
-sweeps over values with commas between them; --config-dir FOLDER adds options of your own; --cfg job
-prints the configuration that the command line composes; --hydra-help lists Hydra's own flags.
-"""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -184,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (*REFUSED, *BAD_INPUTS) as error:
         if not is_bad_input(error):
             raise
-        code = ending(error, next(iter(words), ""))
+        code = print_end(error, next(iter(words), ""))
     sys.exit(code)
 
 
@@ -206,9 +195,9 @@ def _print_completion(arguments: Sequence[str]) -> None:
         )
     shell = shells[arguments[0]]
     parsers = {name: CommandParser(name) for name in COMMANDS}
-    groups = _by_group(options_of(()))
+    groups = option_files()
 
-    def cases(words: Mapping[str, Sequence[str]]) -> str:
+    def cases(words: Mapping[str, Iterable[str]]) -> str:
         names: dict[str, list[str]] = {}
         for name, each in words.items():
             names.setdefault(" ".join(each), []).append(name)
@@ -219,7 +208,7 @@ def _print_completion(arguments: Sequence[str]) -> None:
     parts = {
         "COMMANDS": " ".join((*COMMANDS, COMPLETION)),
         "PATHS": shell["or"].join(name for name, parser in parsers.items() if parser.takes_paths),
-        "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in _root_settings()))),
+        "KEYS": " ".join(f"{key}=" for key in (*groups, *(key for key, *_ in root_settings()))),
         "FLAGS": cases({name: parser.flags() for name, parser in parsers.items()}),
         "GROUPS": cases(groups),
         "SHELLS": " ".join(shells),
@@ -264,19 +253,15 @@ class CommandParser(argparse.ArgumentParser):
             self._add_arguments(_task(name))
 
     def _add_hydra_flags(self) -> None:
-        """Add the flags of Hydra, without those that name another configuration than ours."""
+        """Add those flags of Hydra that change what a command does or prints."""
         self.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
         do = self.add_mutually_exclusive_group()
         do.add_argument("--multirun", "-m", action="store_true", help="sweep over cells")
-        do.add_argument("--run", "-r", action="store_true", help="run one job, as by default")
         parts, about = ["job", "hydra", "all"], "print the configuration; do nothing"
         do.add_argument("--cfg", "-c", choices=parts, help=about)
         parts = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
         about = "print what Hydra knows"
         do.add_argument("--info", "-i", nargs="?", const="all", choices=parts, help=about)
-        about = "print a script that completes words: -sc install=bash"
-        do.add_argument("--shell-completion", "-sc", action="store_true", help=about)
-        do.add_argument("--hydra-help", action="store_true", help="list Hydra's flags")
         self.add_argument("--resolve", action="store_true", help="with --cfg: print values")
         self.add_argument("--package", "-p", help="with --cfg: the part to print")
         self.add_argument(*_CONFIG_DIR, metavar="FOLDER", help="options of your own")
@@ -284,9 +269,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def hydra_flags(self, flags: argparse.Namespace) -> list[str]:
         """The flags of Hydra that were given, as words."""
-        given = {name: getattr(flags, name) for name in self._hydra_flags}
-        spelled = {f"--{name.replace('_', '-')}": value for name, value in given.items() if value}
-        return [flag if value is True else f"{flag}={value}" for flag, value in spelled.items()]
+        values = {name: getattr(flags, name) for name in self._hydra_flags}
+        given = {f"--{name.replace('_', '-')}": value for name, value in values.items() if value}
+        return [flag if value is True else f"{flag}={value}" for flag, value in given.items()]
 
     def _add_arguments(self, task: Callable[..., Any]) -> None:
         """Add the path and the flags that the function of a command takes."""
@@ -419,9 +404,15 @@ class CommandParser(argparse.ArgumentParser):
 
     def help_page(self, arguments: Sequence[str]) -> str:
         """What the command does, its flags, and for a command that may be swept the options of
-        `conf/` and of the folders that `arguments` add."""
+        `conf/` and of the folder that `arguments` add; if these name a group, what its options
+        are."""
         if self._swept:
-            return usage(_docstring(self._name), arguments)
+            given = self.parse_intermixed_args([word for word in arguments if word not in HELP])
+            folders = [Path(given.config_dir)] if given.config_dir else []
+            groups = [word for word in given.overrides if "=" not in word]
+            if groups:
+                return group_page(groups[0], folders)
+            return command_page(_docstring(self._name), folders)
         about = inspect.getdoc(_task(self._name)) or ""
         more = "KEY=VALUE changes the configuration; soundingline list lists its groups."
         return f"{about}\n\n{self.format_help()}\n{more}"
@@ -439,143 +430,13 @@ def _is_sequence(kind: Any) -> bool:
     return typing.get_origin(kind) not in (None, typing.Union, type(int | None))
 
 
-def usage(about: str, arguments: Sequence[str]) -> str:
-    """`about` a command, the settings of the root, and the options of each group of `conf/` and of
-    the folders that `arguments` add; if these name a group, what its options are.
-
-    Raises:
-        InputError: If a word of the arguments names no group.
-    """
-    root: Any = OmegaConf.load(CONF / "config.yaml")
-    chosen = {
-        str(group): option
-        for entry in root["defaults"]
-        if not isinstance(entry, str)
-        for group, option in entry.items()
-    }
-    folders = list(_folders(arguments))
-    options = options_of(folders)
-    before = ["", *arguments]
-    words = [
-        word
-        for word, last in zip(arguments, before, strict=False)
-        if not word.startswith("-") and "=" not in word and last not in _CONFIG_DIR
-    ]
-    if words:
-        return _group_page(words[0], [CONF, *folders], chosen.get(words[0], ""))
-    groups = _by_group(options)
-    settings = [_entry(f"{key}={value}", about) for key, value, about in _root_settings()]
-    lines = [
-        _entry(group, ", ".join(f"*{n}" if n == chosen.get(group) else n for n in names))
-        for group, names in groups.items()
-    ]
-    return "\n".join(
-        [
-            about,
-            "\nSettings, KEY=VALUE, with their defaults:",
-            *settings,
-            "\nGroups, GROUP=OPTION; an asterisk marks the default:",
-            *lines,
-            "",
-            _HELP_END,
-        ]
-    )
-
-
-def _by_group(options: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """The names of all options of a group, with the folder below it that has them."""
-    groups: dict[str, list[str]] = {}
-    for path, names in sorted(options.items()):
-        group, _, below = path.partition("/")
-        if group == "hydra":
-            group, below = path, ""
-        groups.setdefault(group, []).extend(f"{below}/{name}".lstrip("/") for name in sorted(names))
-    return groups
-
-
-def _entry(name: str, about: str) -> str:
-    """One setting or group with its text, in lines of at most 100 columns."""
-    first = f"  {name:{_INDENT - 3}} "
-    if len(first) > _INDENT:
-        return "\n".join([first.rstrip(), *textwrap.wrap(about, 100, **_HANGING)])
-    return textwrap.fill(about, 100, initial_indent=first, subsequent_indent=" " * _INDENT)
-
-
-def _root_settings() -> Iterator[tuple[str, str, str]]:
-    """Key, default and comment of the plain settings of `config.yaml`."""
-    comment: list[str] = []
-    for line in (CONF / "config.yaml").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            comment.append(line.lstrip("# "))
-            continue
-        if setting := re.match(r"(\w+): (\S.*?)(?:  # (.*))?$", line):
-            key, value, remark = setting.groups()
-            yield key, value.replace(", ", ","), " ".join(filter(None, [*comment, remark]))
-        comment = []
-
-
-def _group_page(group: str, folders: Sequence[Path], default: str) -> str:
-    """Every option of a group, with its comment and its arguments."""
-    files = {path for folder in folders for path in (folder / group).rglob("*.yaml")}
-    if not files:
-        known = sorted(path.name for path in CONF.iterdir() if path.is_dir())
-        raise InputError(
-            f"there is no group {group!r}",
-            valid=", ".join(known),
-            do=did_you_mean(group, known),
-        )
-    pages = []
-    for path in sorted(files, key=lambda path: path.as_posix()):
-        name = path.as_posix().rpartition(f"/{group}/")[2].removesuffix(".yaml")
-        text = escape_control(path.read_text(encoding="utf-8"))
-        head = [
-            line.lstrip("# ") for line in takewhile(lambda row: row[:1] == "#", text.split("\n"))
-        ]
-        about = " ".join(line for line in head if not line.startswith("@package"))
-        arguments = re.findall(r"(?m)^[a-z]\w*:.*(?:\n[ -].*)*", text.partition("hydra:")[0])
-        shown = [line for line in arguments if not line.startswith("defaults:")]
-        mark = "  (default)" if name == default else ""
-        page = [f"{group}={name}{mark}", *textwrap.wrap(about, 96, **_ABOUT)]
-        page += [f"      {group}.{line}" for item in shown for line in item.split("\n")[:1]]
-        pages.append("\n".join(page))
-    return "\n\n".join([*pages, _HELP_END])
-
-
-def options_of(folders: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """The first sentence about each option, by group and name, of `conf/` and of `folders`."""
-    options: dict[str, dict[str, str]] = {}
-    for folder in (CONF, *folders):
-        for path in sorted(folder.rglob("*.yaml")):
-            group = path.parent.relative_to(folder).as_posix()
-            if group != ".":
-                options.setdefault(group, {})[path.stem] = _comment(path)
-    return options
-
-
-def _folders(arguments: Sequence[str]) -> Iterator[Path]:
-    for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
-        name, _, value = argument.partition("=")
-        if name in _CONFIG_DIR:
-            yield Path(value or following)
-
-
-def _comment(path: Path) -> str:
-    """The first sentence of the comment at the head of an option's file, without a colon at its
-    end; empty without one."""
-    with path.open(encoding="utf-8") as lines:
-        head = takewhile(lambda line: line.startswith("#"), lines)
-        text = "\n".join(line.lstrip("# ").strip() for line in head if "@package" not in line)
-    sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
-    return escape_control(sentence.replace("\n", " ").removesuffix(":"))
-
-
 def _run_over_paths(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
-    folder = flags.config_dir
-    search = [f"file://{Path(folder).resolve()}"] if folder else []
+    search = search_path_to(flags.config_dir)
     words = parser.overrides(flags.overrides)
     if name in CHECKS and not flags.cfg:
         check_choices(words)
-        _task(name)([Settings.compose(cell, search) for cell in cells_of(words, search)])
+        cells = CommandCells.of(words, search, multirun=flags.multirun).cells
+        _task(name)([Settings.compose(cell, search) for cell in cells])
         return 0
     settings = Settings.compose(words, search)
     if flags.cfg:
@@ -633,14 +494,6 @@ class _Job:
             raise failed from None
 
 
-@dataclass
-class _SweepEnd:
-    """How the sweep of a command ended: the cells that did not finish, and whether by Ctrl-C."""
-
-    unfinished: Sequence[CellStatus] = ()
-    interrupted: bool = False
-
-
 def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -> int:
     """Run a command with the configuration that Hydra composes, or sweep over cells.
 
@@ -649,62 +502,60 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     check_choices(flags.overrides)
     check_name(flags.overrides)
     _check_hydra_flags(flags)
-    job, end, hydra_flags = _Job(name, parser.prog), _SweepEnd(), parser.hydra_flags(flags)
+    job, hydra_flags = _Job(name, parser.prog), parser.hydra_flags(flags)
+    sweep = SweepStart.sweep = CommandSweep(name)
     try:
-        with _ending_sweep(name, end), _hydra(job, [*flags.overrides, *hydra_flags]) as application:
+        with _ending_sweep(sweep):
             try:
-                application()
+                _run_hydra(job, [*flags.overrides, *hydra_flags])
             except ConfigCompositionException as error:
-                sys.argv[1:] = [*_overrides_of_start(flags, error), *hydra_flags]
-                application()
+                _run_hydra(job, [*_overrides_of_start(flags, error), *hydra_flags])
     except REFUSED as error:
-        if end.interrupted and SweepStart.folder:  # The sweep has reported how many cells are left.
+        if sweep.interrupted and sweep.start:  # It has reported how many cells are left.
             return INTERRUPTED
-        return ending(error, name, end.unfinished)
+        return print_end(error, name, sweep.unfinished)
     except Exception:
-        if not end.unfinished:
+        if not sweep.unfinished:
             raise
         return DEFECT  # its traceback was printed with the cells that did not finish
-    return exit_code(end.unfinished) if job.refused or end.unfinished else 0
+    return exit_code(sweep.unfinished) if job.refused or sweep.unfinished else 0
 
 
 @contextmanager
-def _ending_sweep(name: str, end: _SweepEnd) -> Iterator[None]:
-    """After the block, in whichever way it ends, end the sweep that it has begun, if it has."""
-    SweepStart.command, SweepStart.folder = name, None
+def _ending_sweep(sweep: CommandSweep) -> Iterator[None]:
+    """After the block, in whichever way it ends, end the sweep if it has started."""
     try:
         yield
     except SweepRefused as refusal:
         raise refusal.error from None
     except KeyboardInterrupt:
-        end.interrupted = True
+        sweep.interrupted = True
         raise
     except Exception as error:
-        if SweepStart.folder:
-            wait_for_jobs(SweepStart.folder)
+        if sweep.start:
+            sweep.wait_for_jobs()
             check_submission(error)
         raise
     finally:
         for variable in (SWEEP, VARIED):  # this process may go on, and belongs to no sweep then
             os.environ.pop(variable, None)
-        if SweepStart.folder:
+        if sweep.start:
             from soundingline.experiments.run_context import end_servers
 
             end_servers()
-            end.unfinished = end_sweep(SweepStart.folder, interrupted=end.interrupted)
+            sweep.end()
 
 
-@contextmanager
-def _hydra(job: _Job, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
-    """What has Hydra read the arguments of the process, which are `words` during the block, and
-    compose the configuration and run the job or the sweep, or print what its flags ask for."""
+def _run_hydra(job: _Job, words: Sequence[str]) -> None:
+    """Have Hydra compose the configuration of `words` and run the job or the sweep, or print what
+    its flags ask for. Hydra reads the arguments of the process."""
     # Hydra prints errors and exits with 1 unless this is set.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     register()
     before = sys.argv
     sys.argv = [before[0], *words]
     try:
-        yield hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)
+        hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)()
     finally:
         sys.argv = before
 
@@ -714,10 +565,10 @@ def _overrides_of_start(
 ) -> Iterator[str]:
     """The overrides that the start of a sweep can be composed with, and one that hands the others
     to its cells. Raises `error` if it is not about those."""
-    if SweepStart.folder or not unknown_key(error):
+    if SweepStart.sweep.start or not unknown_key(error):
         raise error
-    search = [f"file://{Path(flags.config_dir).resolve()}"] if flags.config_dir else []
-    late = late_overrides(flags.overrides, error, search)
+    search = search_path_to(flags.config_dir)
+    late = CommandCells.of(flags.overrides, search, multirun=flags.multirun).late
     yield from (word for word in flags.overrides if word not in late)
     yield f"hydra.sweeper.late={json.dumps(late)}"
 
@@ -730,7 +581,7 @@ def _check_hydra_flags(flags: argparse.Namespace) -> None:
         raise InputError("--resolve goes with --cfg only", do="add --cfg job, or leave it out")
 
 
-def ending(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
+def print_end(error: BaseException, name: str, unfinished: Sequence[CellStatus] = ()) -> int:
     """Print what ended the command `name`, Ctrl-C or bad input, in one line. Its exit code."""
     if isinstance(error, KeyboardInterrupt):
         done = f" ({error})" if str(error) else ""

@@ -26,11 +26,11 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, QuotedString, Sw
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.types import RunMode
+from hydra_plugins.soundingline import Cells, ChangeSweeper, RayLauncher, varied_options
 from omegaconf import MISSING, DictConfig, OmegaConf, flag_override
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from soundingline.experiments.cells import Cells, varied_options
 from soundingline.toolkit.errors import InputError, did_you_mean, is_number, our_name, parse
 from soundingline.toolkit.redaction import redact
 from soundingline.toolkit.runs import RunFolder
@@ -142,67 +142,67 @@ _GROUPED = {
 }
 
 
-def overrides_of_cells(
-    overrides: Sequence[str], search_path: Sequence[str] = ()
-) -> list[list[str]]:
-    """What each cell of the sweep that a command line starts adds to the command line. Overrides of
-    one value are in every cell, and are left out."""
-    given = override_parser().parse_overrides(list(overrides))
-    single = (item for item in given if not item.is_sweep_override())
-    shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
-    named = cells_of(overrides, search_path)
-    return [[word for word in words if word not in shared] for words in named]
+class CommandCells(NamedTuple):
+    """The cells that a command line starts; where it starts no sweep, one cell with its overrides.
 
-
-def cells_of(overrides: Sequence[str], search_path: Sequence[str] = ()) -> list[list[str]]:
-    """All overrides of each cell that a command line starts; those of one cell where it starts no
-    sweep.
-
-    The cells are those of our sweeper (`soundingline.experiments.cells`), so that an override of a
-    swept key replaces its values. With another sweeper, which chooses cells as it goes, one cell
-    with the overrides of one value stands for all.
+    - `cells`: all overrides of each cell.
+    - `added`: what each cell adds to the command line. Overrides of one value are in every cell,
+      and are left out.
+    - `late`: the overrides that the start of the sweep cannot be composed with, and its cells can:
+      arguments of an option that the sweep varies, such as `benchmark.limit` of
+      `benchmark=vaswani,cacm`, which the default of that option does not have.
     """
-    register()
-    given = override_parser().parse_overrides(list(overrides))
-    single = [item.input_line for item in given if not item.is_sweep_override()]
-    with composing() as loader:
-        composed = [*search_override(search_path), *single]
-        config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
-        swept = len(single) < len(given) or config.hydra.mode == RunMode.MULTIRUN
-        cells = Cells.of(config) if swept else None
-        return cells.named(loader, overrides) if cells else [single]
+
+    cells: list[list[str]]
+    added: list[list[str]]
+    late: list[str]
+
+    @classmethod
+    def of(
+        cls, overrides: Sequence[str], search_path: Sequence[str] = (), *, multirun: bool = False
+    ) -> CommandCells:
+        """The cells of a command line, which with `multirun` (`-m`), several values, or an
+        experiment that says so starts a sweep. Raises what Hydra refuses.
+
+        The cells are those of our sweeper (`hydra_plugins.soundingline`), so that an override
+        of a swept key replaces its values. With another sweeper, which chooses cells as it goes,
+        one cell with the overrides of one value stands for all.
+        """
+        register()
+        parsed = override_parser().parse_overrides(list(overrides))
+        single = [item for item in parsed if not item.is_sweep_override()]
+        words = [item.input_line for item in single]
+        with composing() as loader:
+            config, late, refusal = _start_of(words, search_path)
+            multirun |= len(single) < len(parsed) or config.hydra.mode == RunMode.MULTIRUN
+            described = Cells.of(config) if multirun else None
+            cells = described.named(loader, overrides) if described else [words]
+        arguments = tuple(f"{name}." for name in varied_options(cells))
+        if refusal and not all(key_of(word).startswith(arguments) for word in late):
+            raise refusal
+        if described is None:
+            return cls(cells, [[]], [])
+        shared = {f"{o.get_key_element()}={o.get_value_element_as_str()}" for o in single}
+        return cls(cells, [[word for word in cell if word not in shared] for cell in cells], late)
 
 
-def late_overrides(
-    overrides: Sequence[str], refusal: HydraException, search_path: Sequence[str] = ()
-) -> list[str]:
-    """The overrides that the start of a sweep cannot be composed with, and its cells can: arguments
-    of an option that the sweep varies, such as `benchmark.limit` of `benchmark=vaswani,cacm`, which
-    the default of that option does not have. Raises `refusal` if that is not what it is about."""
-    given = override_parser().parse_overrides(list(overrides))
-    words = [item.input_line for item in given if not item.is_sweep_override()]
+def _start_of(
+    words: Sequence[str], search_path: Sequence[str]
+) -> tuple[DictConfig, list[str], HydraException | None]:
+    """The configuration with which a sweep starts, the overrides whose keys it does not have, and
+    the error that says so."""
     late: list[str] = []
-    with composing() as loader:
-        while True:
-            composed = [
-                *search_override(search_path),
-                *(word for word in words if word not in late),
-            ]
-            try:
-                config = compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True)
-                break
-            except HydraException as error:
-                key = unknown_key(error)
-                more = [word for word in composed if key and key_of(word) == key]
-                if not more:
-                    raise refusal from refusal.__cause__
-                late += more
-        cells = Cells.of(config)
-        varied = varied_options(cells.named(loader, overrides)) if cells else []
-    arguments = tuple(f"{name}." for name in varied)
-    if not late or not all(key_of(word).startswith(arguments) for word in late):
-        raise refusal
-    return late
+    refusal = None
+    while True:
+        composed = [*search_override(search_path), *(word for word in words if word not in late)]
+        try:
+            return compose(ROOT_CONFIG, overrides=composed, return_hydra_config=True), late, refusal
+        except HydraException as error:
+            key, refusal = unknown_key(error), refusal or error
+            unknown = [word for word in composed if key and key_of(word) == key]
+            if not unknown:
+                raise refusal from refusal.__cause__
+            late += unknown
 
 
 def unknown_key(error: BaseException) -> str:
@@ -277,11 +277,13 @@ def _chosen_file(path: Path, root: Any) -> Path:
     )  # here, because it imports clients
 
     # A recorded tuning is data: nothing in it is resolved, and nothing that it names is imported.
-    here = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
-    runtime = {group: {*here[group]} - {*identifying_values(here[group], group)} for group in TUNED}
-    wanted = _tuning_identity(redact(here), runtime)
-    configs = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
-    matching = [cell for cell in cells if _tuning_identity(configs[cell], runtime) == wanted]
+    config = {group: plain_values(root[group]) for group in ("benchmark", *TUNED)}
+    runtime = {
+        group: {*config[group]} - {*identifying_values(config[group], group)} for group in TUNED
+    }
+    identity = _tuning_identity(redact(config), runtime)
+    recorded = {cell: RunFolder(cell).manifest().get("config") for cell in cells}
+    matching = [cell for cell in cells if _tuning_identity(recorded[cell], runtime) == identity]
     if len(matching) == 1:
         return matching[0] / CHOSEN
     number = f"{len(matching)} tunings" if matching else "no tuning"
@@ -320,8 +322,6 @@ def register() -> None:
         # comparison.baseline.retriever=ql adds a factor, like any other override without a plus.
         OmegaConf.set_struct(root.comparison.baseline, False)
         ConfigStore.instance().store(name="root_schema", node=root)
-    from hydra_plugins.soundingline import ChangeSweeper, RayLauncher  # which need `Cells`
-
     for plugin in (ChangeSweeper, RayLauncher):
         Plugins.instance().register(plugin)
     OmegaConf.register_new_resolver("chosen", read_chosen, replace=True)
@@ -406,7 +406,7 @@ class Settings:
                 of_job.cfg = before
         resolved = OmegaConf.create(values, flags={"struct": True})
         choices = _choices(config.hydra)
-        task, folders = tuple(_given(config.hydra)), tuple(search_path_of(config.hydra))
+        task, folders = tuple(_task_overrides(config.hydra)), tuple(search_path_of(config.hydra))
         return cls(resolved, choices, task, folders, unresolved)
 
     @classmethod
@@ -417,7 +417,7 @@ class Settings:
         return cls(
             config,
             _choices(hydra),
-            tuple(_given(hydra)),
+            tuple(_task_overrides(hydra)),
             tuple(search_path_of(hydra)),
             _unresolved(config),
             hydra.mode == RunMode.MULTIRUN,
@@ -454,12 +454,12 @@ def place(config: DictConfig) -> None:
     """
     layout = plain_values(config.get("placement"))
     placed = False
-    for group, wanted in layout.items():
+    for group, settings in layout.items():
         option = config.get(group)
         if not OmegaConf.is_dict(option):
             continue
         with flag_override(option, ["readonly", "struct"], [False, False]):
-            placed |= _place(option, **wanted)
+            placed |= _place(option, **settings)
     if layout and not placed:
         raise InputError(
             "placement= places nothing that this configuration has",
@@ -649,8 +649,9 @@ def check_choices(overrides: Iterable[str]) -> None:
             section = key_of(text)
             keys = [f"{section}.{each.name}" for each in fields(_SECTIONS[section])]
             do = f"write {keys[1]}={value_of(text)}" if section == "preflight" else ""
-            what = f"{text}, and {section} is a group of settings"
-            raise InputError(what, valid=", ".join(keys), do=do)
+            raise InputError(
+                f"{text}, and {section} is a group of settings", valid=", ".join(keys), do=do
+            )
         if "=" not in text or text.startswith(("-", "~")) or not is_choice(text):
             continue
         value = value_of(text)
@@ -680,22 +681,32 @@ def _no_option(key: str, value: Any, where: str = "", more: Sequence[str] = ()) 
     files = folder.rglob("*.yaml")
     names = {path.relative_to(folder).with_suffix("").as_posix() for path in files}
     # Those in `base` are what options of several models share, and choose no model.
-    known = sorted(name for name in {*names, *more} if not name.startswith("base/"))
-    do = "name one of them" if known else "name an option of that group"
+    valid = sorted(name for name in {*names, *more} if not name.startswith("base/"))
+    do = "name one of them" if valid else "name an option of that group"
     if group == "llm" and package:
         do += f", or write {package}=null for none"
-    elif "none" in known:
+    elif "none" in valid:
         do += f", or write {key}=none for none"
     elif group.startswith("hydra/"):
         do += ", or install the plugin of Hydra that has it, such as hydra-optuna-sweeper"
     elif group in _NONE_BY_DEFAULT:
         do += f", or write ~{group} for none"
     if isinstance(value, str):
-        do = did_you_mean(value, known, prefix=f"{key}=") or do
-    shown = "null" if value is None else value
+        do = did_you_mean(value, valid, prefix=f"{key}=") or do
+    refused = f"{key}={'null' if value is None else value} names no option{where}"
     if group == "retriever" and isinstance(value, str) and (ours := our_name(value)):
-        return InputError(f"{key}={shown} names no option{where}", do=ours)
-    return InputError(f"{key}={shown} names no option{where}", valid=", ".join(known), do=do)
+        return InputError(refused, do=ours)
+    return InputError(refused, valid=", ".join(valid), do=do)
+
+
+def search_path_to(folder: Path | str | None) -> list[str]:
+    """The search path with a folder of one's own options (`--config-dir`), if there is one."""
+    return [f"file://{Path(folder).resolve()}"] if folder else []
+
+
+def option_folders(search_path: Iterable[str]) -> list[Path]:
+    """The folders of a search path, as paths."""
+    return [Path(source.removeprefix("file://")) for source in search_path]
 
 
 def search_override(paths: Sequence[str]) -> list[str]:
@@ -737,7 +748,7 @@ def _choices(hydra: Any) -> dict[str, str]:
     return {str(group): str(option) for group, option in hydra.runtime.choices.items()}
 
 
-def _given(hydra: Any) -> Iterator[str]:
+def _task_overrides(hydra: Any) -> Iterator[str]:
     """The overrides of a job as they were given: a reference to the environment stays one."""
     texts: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)
     yield from map(str, texts)
@@ -748,48 +759,3 @@ def search_path_of(hydra: Any) -> Iterator[str]:
     for source in hydra.runtime.config_sources:
         if source.provider not in ("hydra", "main", "schema"):
             yield f"{source.schema}://{source.path}"
-
-
-class Composition(NamedTuple):
-    """A composed configuration: its `values`, in which references to other settings are not
-    resolved, and its `choices`, the name of the chosen option by key, such as `rewriter_llm`."""
-
-    values: dict[str, Any]
-    choices: dict[str, str]
-
-    @classmethod
-    def of(cls, config: DictConfig) -> Composition:
-        """That of a configuration with Hydra's own part."""
-        choices = config.hydra.runtime.choices.items()
-        named = {str(k).rpartition("@")[2]: str(name) for k, name in choices if name is not None}
-        return cls(plain_values(config, resolve=False), named)
-
-
-class Compositions:
-    """Configurations of `conf/` and of the folders in `search_path`. Hydra composes each set of
-    choices once, which takes 0.1 to 0.2 seconds."""
-
-    def __init__(self, search_path: Sequence[str] = ()) -> None:
-        register()
-        self._search_path = search_path
-        self._composed: dict[frozenset[str], Composition] = {}
-
-    def of(self, words: Sequence[str]) -> Composition:
-        """The configuration of these overrides, of which the last one of a key counts."""
-        last = {key_of(word): word for word in words if "=" in word and word[0] != "~"}
-        chosen = frozenset(filter(is_choice, last.values()))
-        if chosen not in self._composed:
-            self._composed[chosen] = self._compose(chosen)
-        values, choices = self._composed[chosen]
-        for key in last.keys() - set(map(key_of, chosen)):
-            value = value_of(last[key])
-            for part in reversed(key.split(".")):
-                value = {part: value}
-            values = merged(values, value)
-        return Composition(values, choices)
-
-    def _compose(self, chosen: Iterable[str]) -> Composition:
-        with composing():
-            overrides = [*search_override(self._search_path), *sorted(chosen)]
-            config = compose(ROOT_CONFIG, overrides=overrides, return_hydra_config=True)
-        return Composition.of(config)

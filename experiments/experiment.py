@@ -11,7 +11,7 @@ import pyterrier as pt
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from soundingline.experiments.config import Settings
+from soundingline.experiments.config import Settings, search_path_to
 from soundingline.experiments.refusals import refusal_line
 from soundingline.toolkit.console import silent
 from soundingline.toolkit.errors import InputError, check_call
@@ -50,9 +50,8 @@ class Experiment:
     ) -> Experiment:
         """The experiment of these overrides; `config_dir` is a folder of options of one's own.
         `InputError` for what cannot be composed."""
-        search = [f"file://{Path(config_dir).resolve()}"] if config_dir else []
         try:
-            return cls(Settings.compose(overrides, search), verbose=verbose)
+            return cls(Settings.compose(overrides, search_path_to(config_dir)), verbose=verbose)
         except (HydraException, OmegaConfBaseException) as error:
             raise InputError(refusal_line(error)) from error
 

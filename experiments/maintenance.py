@@ -19,13 +19,13 @@ from soundingline.experiments.build import make, shard_of
 from soundingline.experiments.collection import IndexedCollection, notes, prepare
 from soundingline.experiments.config import (
     NO_OPTION,
-    Compositions,
+    CommandCells,
     Settings,
     is_choice,
     key_of,
-    overrides_of_cells,
-    plain_values,
+    option_folders,
 )
+from soundingline.experiments.options import first_sentence, option_files, options_in
 from soundingline.experiments.pipeline import Stages
 from soundingline.experiments.planning import ExperimentPlan, command_of, measured_runs
 from soundingline.experiments.validity import composed_cells, lines_of, threats_of
@@ -40,7 +40,7 @@ from soundingline.pipelines.stage import Collection, Stage
 from soundingline.toolkit.benchmarks.benchmark import Benchmark
 from soundingline.toolkit.console import Console, print_next, track
 from soundingline.toolkit.corpus.segmentation import Segmenter
-from soundingline.toolkit.errors import InputError, check_number, did_you_mean
+from soundingline.toolkit.errors import InputError, check_number
 from soundingline.toolkit.evaluation.published_tables import published_statistics
 from soundingline.toolkit.files import write_text
 from soundingline.toolkit.llm.client import ADDRESS_FILE, LanguageModel
@@ -226,28 +226,18 @@ def _cache_table(files: Sequence[Path]) -> Table:
 def list_options(settings: Settings, group: str = "") -> None:
     """List the options of GROUP, such as retriever, or experiments, with what each is; without a
     group, the groups with the option that is chosen."""
-    from soundingline.experiments.cli import options_of
-
-    options = options_of(Path(each.removeprefix("file://")) for each in settings.search_path)
+    folders = option_folders(settings.search_path)
     rows = Table(box=None, show_header=False)
     group = "experiment" if group == "experiments" else group
     if not group:
+        options = option_files(folders)
         for name, choice in sorted(settings.choices.items()):
             if name in options:
                 rows.add_row(name, choice, f"{len(options[name])} options")
     else:
-        within = {
-            f"{folder}/{name}".removeprefix(f"{group}/"): about
-            for folder, names in options.items()
-            # Those in `base` are what options share.
-            if folder == group or (folder.startswith(f"{group}/") and not folder.endswith("/base"))
-            for name, about in names.items()
-        }
-        if not within:
-            valid, do = ", ".join(sorted(options)), did_you_mean(group, options)
-            raise InputError(f"there is no group {group!r}", valid=valid, do=do)
-        for name, about in sorted(within.items()):
-            rows.add_row("*" if settings.choices.get(group) == name else "", name, about)
+        for name, path in options_in(group, folders).items():
+            chosen = "*" if settings.choices.get(group) == name else ""
+            rows.add_row(chosen, name, first_sentence(path))
     Console().print(rows)
     if group == "experiment":
         print_next(
@@ -279,7 +269,7 @@ def describe(
     for override in settings.overrides:
         if not is_choice(override):
             rows.add_row(*override.split("=", 1))
-    cells = overrides_of_cells(settings.overrides, settings.search_path)
+    cells = CommandCells.of(settings.overrides, settings.search_path).added
     for number, cell in enumerate(cells if len(cells) > 1 else (), start=1):
         rows.add_row(f"cell {number}", " ".join(cell) or "the baseline")
     Console().print(rows)
@@ -303,15 +293,11 @@ def _experiment_lines(
     """The cells of an experiment, its estimate and needs, the paper's table and its state, the
     difference that it can find, and its threats to validity."""
     search_path = settings.search_path
-    measured = measured_runs(Path(settings.config.paths.runs))
-    compositions = Compositions(search_path)
-    config = plain_values(settings.config)
-    plan = ExperimentPlan(config, settings.choices, cells, compositions, measured)
-    laptop = overrides_of_cells([f"experiment={name}", "scale=laptop"], search_path)
+    laptop = CommandCells.of([f"experiment={name}", "scale=laptop"], search_path).cells
     if len(cells) > 1 or len(laptop) > 1:
         yield f"cells: {len(cells)}; with scale=laptop {len(laptop)}"
-    yield from plan.lines()
     composed = composed_cells([[*settings.overrides, *cell] for cell in cells], search_path)
+    yield from ExperimentPlan(composed, measured_runs(Path(settings.config.paths.runs))).lines()
     yield from lines_of(threats_of(composed))
 
 

@@ -16,16 +16,13 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments.config import CONF, Compositions, is_choice, key_of
-from soundingline.experiments.published_figures import RUN_DOLLARS, factors_of
+from soundingline.experiments.config import CONF, option_folders
+from soundingline.experiments.published_figures import RUN_DOLLARS, rows_of
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
-from soundingline.toolkit.evaluation.published_tables import (
-    PublishedTable,
-    published_questions,
-    read_published,
-)
+from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import smallest_difference
+from soundingline.toolkit.evaluation.threats import ComposedCell
 from soundingline.toolkit.llm.messages import Usage
 from soundingline.toolkit.llm.prices import CostForecast, Price, forecast
 from soundingline.toolkit.obfuscation import VARIABLE
@@ -53,7 +50,6 @@ _MEASURED = (
     "usage_agent_output_tokens",
     "seconds",
 )
-_WITHOUT_MODELS = frozenset({"benchmark", "unit", "engine", "tool", "judge", "budget", "grid"})
 
 
 class Model(NamedTuple):
@@ -134,20 +130,20 @@ def measured_runs(runs: Path) -> list[Measured]:
             (run,) = load_runs([path.parent])
             config, factors = run.manifest.get("config", {}), run.factors
             rows = [run.per_question.get(name, {}) for name in _MEASURED]
-            known = set(rows[0]).intersection(*rows[1:3], *rows[4:])  # not all servers have a cache
-            if not known or not config.get("llm"):
+            qids = set(rows[0]).intersection(*rows[1:3], *rows[4:])  # not all servers have a cache
+            if not qids or not config.get("llm"):
                 continue
-            means = (sum(row.get(qid, 0.0) for qid in known) / len(known) for row in rows)
+            means = (sum(row.get(qid, 0.0) for qid in qids) / len(qids) for row in rows)
             groups = (factors.get(group, "") for group in ("benchmark", "agent", "tool"))
             key = (*groups, str(config["llm"].get("model")))
-            measured.append(Measured(key, path.relative_to(runs).parts[0], len(known), *means))
+            measured.append(Measured(key, path.relative_to(runs).parts[0], len(qids), *means))
     return measured
 
 
 def command_of(name: str, search_path: Sequence[str] = ()) -> str:
     """The command that runs the experiment of this name, which the comment of its file states where
     it is another one than `run`."""
-    for folder in (CONF, *(Path(each.removeprefix("file://")) for each in search_path)):
+    for folder in (CONF, *option_folders(search_path)):
         file = folder / "experiment" / f"{name}.yaml"
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
         if stated := re.search(rf"soundingline (\w+) experiment={re.escape(name)}\b", text):
@@ -166,8 +162,8 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
             key, server = option.get("key_env") or "", option.get("server")
             # A llama.cpp needs no GPU.
             address = str(option.get("base_url"))
-            here = address.startswith(("http://127.0.0.1", "http://localhost"))
-            local = "Vllm" in server["_target_"] if server else here
+            on_this_machine = address.startswith(("http://127.0.0.1", "http://localhost"))
+            local = "Vllm" in server["_target_"] if server else on_this_machine
         elif "device" in option:
             key, local = "", True
         else:
@@ -177,13 +173,10 @@ def models_of(config: Mapping[str, Any]) -> dict[str, Model]:
 
 
 class ExperimentPlan:
-    """An experiment: its configuration, its cells, and the models of all cells.
+    """An experiment: its cells, and the models of each.
 
     Args:
-        config: its values.
-        choices: the option of each group.
-        cells: the overrides of each cell, as `overrides_of_cells` gives them.
-        compositions: of the options that cells choose.
+        cells: its composed cells, one or more.
         measured: what runs on disk have taken.
         questions: the number of questions of a cell; None for the published one, or that of a whole
             benchmark where it is known.
@@ -191,38 +184,17 @@ class ExperimentPlan:
 
     def __init__(
         self,
-        config: Mapping[str, Any],
-        choices: Mapping[str, str],
-        cells: Sequence[Sequence[str]],
-        compositions: Compositions,
+        cells: Sequence[ComposedCell],
         measured: Sequence[Measured] = (),
         questions: int | None = None,
     ) -> None:
-        self.config, self.cells, self._asked = config, cells, questions
-        self._choices, self._compositions, self._measured = choices, compositions, measured
-        self.models = [self._models(cell) for cell in self.cells]
-
-    def _models(self, cell: Sequence[str]) -> dict[str, Model]:
-        """The models of a cell: those of the configuration, with the options that it chooses. What
-        an option chooses in its turn, such as a re-ranker's language model, counts too."""
-        models = models_of(self.config)
-        for word in filter(is_choice, cell):
-            key = key_of(word)
-            group = key.rpartition("@")[2]
-            if key in _WITHOUT_MODELS or "." in group:
-                continue
-            models.pop(group, None)
-            models |= models_of(self._chosen(word))
-        return models
-
-    def _chosen(self, word: str) -> dict[str, Any]:
-        """The configuration in which a cell's choice, such as `llm=gpt-5.5`, is the only one."""
-        return self._compositions.of([word]).values
+        self.cells, self._measured, self._asked = cells, measured, questions
+        self.models = [models_of(cell.config) for cell in cells]
 
     @property
     def published(self) -> PublishedTable | None:
         """The paper's table for these cells, if there is one."""
-        name = self.config["comparison"]["published"]
+        name = self.cells[0].value("comparison", "published")
         return read_published(name) if name else None
 
     @property
@@ -230,7 +202,8 @@ class ExperimentPlan:
         """Keys by their variables, the canary, and the gigabytes of weights of the largest cell."""
         every = [model for models in self.models for model in models.values()]
         keys = sorted({model.key for model in every if model.key})
-        canary = [VARIABLE] if self.config["benchmark"].get("obfuscated") else []
+        obfuscated = any(cell.value("benchmark", "obfuscated") for cell in self.cells)
+        canary = [VARIABLE] if obfuscated else []
         return [*keys, *canary, *self._gpu()]
 
     def _gpu(self) -> list[str]:
@@ -240,11 +213,11 @@ class ExperimentPlan:
             for cell in cells
         ]
         largest = max(large, key=lambda cell: sum(cell.values()), default={})
-        parts = ", ".join(f"{name.split('/')[-1]} {size:.0f}" for name, size in largest.items())
-        text = f"GPU: {sum(largest.values()):.0f} GB of weights in the largest cell ({parts})"
-        others = {name: size for cell in cells for name, size in cell.items()}
-        unknown = [name.split("/")[-1] for name, size in sorted(others.items()) if size is None]
-        small = [n.split("/")[-1] for n, size in sorted(others.items()) if size and size < _SMALL]
+        weights = ", ".join(f"{name.split('/')[-1]} {size:.0f}" for name, size in largest.items())
+        text = f"GPU: {sum(largest.values()):.0f} GB of weights in the largest cell ({weights})"
+        sizes = sorted({name: size for cell in cells for name, size in cell.items()}.items())
+        unknown = [name.split("/")[-1] for name, size in sizes if size is None]
+        small = [name.split("/")[-1] for name, size in sizes if size and size < _SMALL]
         return [
             *([text] if largest else []),
             *([f"GPU for {', '.join(unknown)}"] if unknown else []),
@@ -258,38 +231,24 @@ class ExperimentPlan:
             yield self._estimate(cell, models)
 
     def _estimate(
-        self, cell: Sequence[str], models: Mapping[str, Model]
+        self, cell: ComposedCell, models: Mapping[str, Model]
     ) -> ExperimentEstimate | None:
-        values = dict(word.split("=", 1) for word in cell)
-        agent, llm, tool = (
-            (self._chosen(f"{group}={values[group]}") if group in values else self.config)[group]
-            for group in ("agent", "llm", "tool")
-        )
-        questions, repeats = self._questions, int(self.config["repeats"])
-        if "llm" not in models or not questions or not agent["_target_"].endswith("ChatAgent"):
+        questions, repeats = self._questions(cell), int(cell.value("repeats"))
+        agent = str(cell.value("agent", "_target_"))
+        if "llm" not in models or not questions or not agent.endswith("ChatAgent"):
             return None
-        price = Price.of_record(llm["price"])
-        if run := self._measurement(values, str(llm["model"])):
+        price = Price.of_record(cell.value("llm", "price"))
+        if run := self._measurement(cell):
             typical = _measured_question(run, price)
         else:
-            typical = self._question_by_formula(self._published_row(values), tool, price, questions)
+            typical = self._question_by_formula(cell, price, questions)
         asked = questions * repeats
         cost = {} if typical.dollars is None else {"dollars": typical.dollars}
-        seconds = asked * typical.seconds / self.config["concurrency"]
+        seconds = asked * typical.seconds / cell.value("concurrency")
         return ExperimentEstimate(questions, repeats, typical, forecast([cost], asked, seconds))
 
-    def _published_row(self, values: Mapping[str, str]) -> Mapping[str, Any]:
-        """The row of the paper's table for the cell with these values; empty without one."""
-        rows = self.published.cells if self.published else ()
-        matching = (
-            row
-            for row in rows
-            if all(values.get(key, str(v)) == str(v) for key, v in factors_of(row).items())
-        )
-        return next(matching, {})
-
     def _question_by_formula(
-        self, row: Mapping[str, Any], tool: Mapping[str, Any], price: Price, questions: int
+        self, cell: ComposedCell, price: Price, questions: int
     ) -> TypicalQuestion:
         """After n calls, an agent has sent n + 1 requests. Each repeats the prompt and all that
         earlier calls added, which servers with a prefix cache bill as cached: input = (n + 1)
@@ -300,6 +259,8 @@ class ExperimentPlan:
         cost gpt-5.5 the $291.6 that 830 questions of Pi-Serini cost; the share of cached tokens is
         then 91 %, in the paper 82 to 90 %. A request takes 10 seconds: 20 calls end where that
         agent is told to answer, after 210. Enrichment, re-rankers and the judge do not count."""
+        rows = rows_of(self.published, cell.config, cell.factors) if self.published else []
+        row, tool, budget = rows[0] if rows else {}, cell.value("tool"), cell.value("budget")
         calls = sum(row.get(name) or 0.0 for name in ("search_calls", "read_calls")) or CALLS
         source = "by formula" if calls is CALLS else "by formula from the paper's calls"
         added = tool["k"] * tool["max_tokens"] + REPLY if "k" in tool else CALL
@@ -311,41 +272,35 @@ class ExperimentPlan:
         paper = None if self._asked else row.get(RUN_DOLLARS)  # of all its questions
         if paper is not None:
             dollars, source = float(paper) / questions, "the paper's figure"
-        budget = self.config["budget"]
         limit = None if budget.get("clock") == "virtual" else budget.get("seconds")
         seconds = min((calls + 1) * SECONDS, limit or float("inf"))
         return TypicalQuestion(calls, *tokens, dollars, seconds, source)
 
-    def _measurement(self, values: Mapping[str, str], model: str) -> Measured | None:
+    def _measurement(self, cell: ComposedCell) -> Measured | None:
         """The run with the same benchmark, agent, tool and model that has the most questions."""
-        names = (values.get(g, self._choices.get(g, "")) for g in ("benchmark", "agent", "tool"))
-        key = (*names, model)
+        names = (cell.factors.get(group, "") for group in ("benchmark", "agent", "tool"))
+        key = (*names, cell.model("llm"))
         runs = [run for run in self._measured if run.key == key]
         return max(runs, key=lambda run: run.questions, default=None)
 
-    @property
-    def _questions(self) -> int | None:
-        """That of the constructor, else the published number, else that of a whole benchmark where
-        it is known."""
-        if self._asked:
-            return self._asked
-        if self.published and self.published.questions:
-            return self.published.questions
-        return published_questions(self.config["benchmark"], self._choices.get("benchmark", ""))
+    def _questions(self, cell: ComposedCell) -> int | None:
+        """That of the constructor, else the published number, else that of the cell's benchmark
+        where it is known."""
+        return self._asked or (self.published and self.published.questions) or cell.questions
 
     def estimate_text(self) -> str:
         """The dollars and hours of all cells."""
-        known = [each for each in self.estimates() if each]
-        if not known:
+        estimates = list(filter(None, self.estimates()))
+        if not estimates:
             return ""
-        hours = sum(each.total.seconds for each in known) / 3600
-        priced = [each.total.dollars for each in known if each.total.dollars is not None]
-        origin = "; ".join(dict.fromkeys(each.typical.source for each in known))
+        hours = sum(cell.total.seconds for cell in estimates) / 3600
+        priced = [cell.total.dollars for cell in estimates if cell.total.dollars is not None]
+        origin = "; ".join(dict.fromkeys(cell.typical.source for cell in estimates))
         dollars = f"${sum(priced):,.0f}" if priced else "no bill for served models"
         dollars += f" ({origin})"
         if priced and len(priced) < len(self.cells):
             dollars += f" for {len(priced)} of {len(self.cells)} cells"
-        return f"{dollars}; {hours:,.0f} hours at concurrency={self.config['concurrency']}"
+        return f"{dollars}; {hours:,.0f} hours at concurrency={self.cells[0].value('concurrency')}"
 
     def power_text(self) -> str:
         """The smallest difference in accuracy from the baseline that the design can find; empty
@@ -354,10 +309,9 @@ class ExperimentPlan:
         A comparison is tested at .05 over the number of comparisons, which is the first step of
         Holm's correction.
         """
-        questions, compared = self._questions or self.config["benchmark"].get("limit"), self.cells
-        if not questions or questions < 2 or len(compared) < 2:
+        questions, tests = self._questions(self.cells[0]), len(self.cells) - 1
+        if not questions or questions < 2 or tests < 1:
             return ""
-        tests = len(compared) - 1
         found = [
             smallest_difference(questions, math.sqrt(share), alpha=0.05 / tests)
             for share in CHANGED
@@ -386,13 +340,13 @@ class ExperimentPlan:
 
     def formula(self) -> Iterator[str]:
         """The numbers of the estimate, one line for each cell."""
-        for number, each in enumerate(self.estimates(), start=1):
-            if each:
-                typical, total = each.typical, each.total
+        for number, estimate in enumerate(self.estimates(), start=1):
+            if estimate:
+                typical, total = estimate.typical, estimate.total
                 dollars = "unknown price" if total.dollars is None else f"${total.dollars:,.2f}"
-                repeats = f"{each.repeats} repeats x " if each.repeats > 1 else ""
+                repeats = f"{estimate.repeats} repeats x " if estimate.repeats > 1 else ""
                 yield (
-                    f"estimate of cell {number}: {each.questions:,} questions x {repeats}"
+                    f"estimate of cell {number}: {estimate.questions:,} questions x {repeats}"
                     f"({typical.calls:g} calls: {typical.input:,} tokens in, "
                     f"{typical.cached / typical.input:.0%} cached, {typical.output:,} out): "
                     f"{dollars} ({typical.source}); {total.seconds / 3600:,.1f} hours"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, product
 from math import isclose, nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from rich.box import SIMPLE
 from rich.table import Table
 
+from soundingline.experiments.validity import has_factors
 from soundingline.toolkit.console import Console
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import EvaluatedRun, load_runs
@@ -22,7 +24,7 @@ from soundingline.toolkit.evaluation.comparison import bound_of, compare, factor
 from soundingline.toolkit.evaluation.published_tables import PublishedTable, read_published
 from soundingline.toolkit.evaluation.statistics import RUN_SHARE, Replication, replication
 from soundingline.toolkit.report.measures import look_up_measure, number
-from soundingline.toolkit.report.results import factor_value, recorded_count
+from soundingline.toolkit.report.results import recorded_count
 from soundingline.toolkit.runs.run_folder import evaluated_runs
 
 RUN_DOLLARS = "run_dollars"  # of all questions; the measure of a question is `usage_dollars`
@@ -59,61 +61,69 @@ def compare_with_published(paths: Sequence[Path]) -> None:
         InputError: for a folder without an evaluated run, runs without published figures, and runs
             of several experiments.
     """
-    folders: list[Path] = []
-    for path in paths:
-        single = (path / "manifest.json").is_file()
-        evaluated = [path] if single else evaluated_runs(path)
-        if not evaluated:
-            raise InputError(
-                f"{path} has no evaluated run", valid="the folder of a run or of a sweep"
-            )
-        folders += evaluated
-    runs = load_runs(folders)
-    theirs = [run for run in runs if run.manifest.get("imported")]
-    ours = [run for run in runs if run not in theirs]
-    if ours and theirs:
-        Console(soft_wrap=True).print(_paired(ours, theirs))
+    runs = load_runs([folder for path in paths for folder in _evaluated(path)])
+    imported = [run for run in runs if run.manifest.get("imported")]
+    ours = [run for run in runs if run not in imported]
+    console = Console(soft_wrap=True)
+    if ours and imported:
+        console.print(_paired(ours, imported))
         return
     published = _published(runs)
-    console, table = Console(soft_wrap=True), Table(title=published.title, box=SIMPLE)
+    rows = [_rows_of_run(published, run) for run in runs]
+    figures = [
+        [figure for row in rows_of_run for figure in figures_of(run, row, published)]
+        for run, rows_of_run in zip(runs, rows, strict=True)
+    ]
+    console.print(_figures_table(published.title, factor_labels(runs), figures))
+    console.print(_noise(runs))
+    for line in _context(runs, published):
+        console.print(line)
+    for row in published.cells:
+        if ours and not any(row in rows_of_run for rows_of_run in rows):
+            factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
+            console.print(f"Not run: {factors}")
+    counts = Counter(cause for run in runs for cause in causes(run, published))
+    for cause, count in counts.items():
+        cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
+        console.print(f"Known cause of differences: {cause}{cells}")
+    console.print(_conclusion(runs, published, list(chain(*figures)), explained=bool(counts)))
+
+
+def _evaluated(path: Path) -> list[Path]:
+    """The folder of a run, or those of the evaluated cells of a sweep."""
+    folders = [path] if (path / "manifest.json").is_file() else evaluated_runs(path)
+    if not folders:
+        raise InputError(f"{path} has no evaluated run", valid="the folder of a run or of a sweep")
+    return folders
+
+
+def _figures_table(
+    title: str, labels: Sequence[str], figures: Sequence[Sequence[PublishedFigure]]
+) -> Table:
+    """The figures of each run, by its label."""
+    table = Table(title=title, box=SIMPLE)
     table.add_column("cell", overflow="fold")
     table.add_column("measure", no_wrap=True)
-    for title in ("published", "ours", "difference", "95 % interval"):
-        table.add_column(title, justify="right")
+    for column in ("published", "ours", "difference", "95 % interval"):
+        table.add_column(column, justify="right")
     table.add_column("verdict")
-    figures = []
-    for run, label in zip(runs, factor_labels(runs), strict=True):
-        of_run = [
-            figure
-            for row in published.cells
-            if _is_of(run, row)
-            for figure in figures_of(run, row, published)
-        ]
-        for place, figure in enumerate(of_run):
-            table.add_row("" if place else label, *_shown(figure))
-        if not of_run:
+    for label, figures_of_run in zip(labels, figures, strict=True):
+        for position, figure in enumerate(figures_of_run):
+            table.add_row("" if position else label, *_columns(figure))
+        if not figures_of_run:
             table.add_row(label, "", "—", "", "", "", "not stated")
-        figures += of_run
-    console.print(table)
-    console.print(_noise(runs))
+    return table
+
+
+def _context(runs: Sequence[EvaluatedRun], published: PublishedTable) -> Iterator[str]:
+    """The published ranges with ours, other systems of the paper, and known differences."""
     for name, (low, high) in published.ranges.items():
         values = sorted(value for run in runs if (value := _behaviour(run, name)) is not None)
         measured = f"{values[0]:.3g} to {values[-1]:.3g}" if values else "not measured"
-        console.print(f"Published range of {name}: {low:g} to {high:g}; ours: {measured}")
+        yield f"Published range of {name}: {low:g} to {high:g}; ours: {measured}"
     for system in published.other_systems:
-        shown = ", ".join(f"{key} {value}" for key, value in system.items())
-        console.print(f"Also published: {shown}")
-    for text in published.differences:
-        console.print(f"Known difference: {text}")
-    for row in published.cells:
-        if ours and not any(_is_of(run, row) for run in runs):
-            factors = ", ".join(f"{key}={value}" for key, value in factors_of(row).items())
-            console.print(f"Not run: {factors}")
-    known = Counter(cause for run in runs for cause in causes(run, published))
-    for cause, count in known.items():
-        cells = "" if count == len(runs) else f" ({count} of {len(runs)} cells)"
-        console.print(f"Known cause of differences: {cause}{cells}")
-    console.print(_conclusion(runs, published, figures, explained=bool(known)))
+        yield f"Also published: {', '.join(f'{key} {value}' for key, value in system.items())}"
+    yield from (f"Known difference: {text}" for text in published.differences)
 
 
 def _published(runs: Sequence[EvaluatedRun]) -> PublishedTable:
@@ -144,25 +154,27 @@ def factors_of(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: v for name, v in row.items() if not is_measure(name) and v is not None}
 
 
-def _is_of(run: EvaluatedRun, row: Mapping[str, Any]) -> bool:
-    """Whether a row has the factors of a run; none is that of a bound."""
-    return not bound_of(run.manifest.get("config") or {}) and all(
-        factor_value(run, name) == str(value).replace("/", "-")
-        for name, value in factors_of(row).items()
-    )
+def rows_of(
+    table: PublishedTable, config: Mapping[str, Any], factors: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """The rows of a table that state the figures of a cell or a run with these settings and
+    factors."""
+    return [row for row in table.cells if has_factors(config, factors, factors_of(row))]
+
+
+def _rows_of_run(table: PublishedTable, run: EvaluatedRun) -> list[dict[str, Any]]:
+    """The rows of a run; none of one that measures a bound."""
+    config = run.manifest.get("config") or {}
+    return [] if bound_of(config) else rows_of(table, config, run.factors)
 
 
 def published_accuracy(manifest: Mapping[str, Any]) -> float | None:
     """The accuracy of the paper's row that has the factors of a run, by the run's manifest; None
     without a table, without such a row, and where the row states no accuracy."""
-    name, factors = manifest["config"]["comparison"]["published"], manifest["factors"]
-    for row in read_published(name).cells if name else ():
-        own = factors_of(row)
-        if own.keys() <= factors.keys() and all(
-            str(factors[key]) == str(value).replace("/", "-") for key, value in own.items()
-        ):
-            return row.get("accuracy")
-    return None
+    config = manifest["config"]
+    name = config["comparison"]["published"]
+    rows = rows_of(read_published(name), config, manifest["factors"]) if name else []
+    return rows[0].get("accuracy") if rows else None
 
 
 def figures_of(
@@ -239,30 +251,18 @@ def _noise(runs: Sequence[EvaluatedRun]) -> str:
     return text
 
 
-def _paired(ours: Sequence[EvaluatedRun], theirs: Sequence[EvaluatedRun]) -> Table:
+def _paired(ours: Sequence[EvaluatedRun], imported: Sequence[EvaluatedRun]) -> Table:
     """The differences of our runs from the imported ones, paired by question."""
     table = Table(title="Differences by question", box=SIMPLE)
-    for title in (
-        "run",
-        "imported run",
-        "measure",
-        "theirs",
-        "ours",
-        "difference",
-        "95 % interval",
-    ):
-        table.add_column(title, overflow="fold")
+    for column in ("run", "imported run", "measure", "theirs", "ours", "difference"):
+        table.add_column(column, overflow="fold")
+    table.add_column("95 % interval", overflow="fold")
     table.add_column("verdict")
-    for run in ours:
-        for other in theirs:
-            for row in compare([run, other], baseline=other.name):
-                figure = PublishedFigure(
-                    row.measure,
-                    row.mean_b,
-                    row.mean_a,
-                    Replication(row.difference, row.low, row.high),
-                )
-                table.add_row(run.name, other.name, *_shown(figure))
+    for run, reference in product(ours, imported):
+        for row in compare([run, reference], baseline=reference.name):
+            difference = Replication(row.difference, row.low, row.high)
+            figure = PublishedFigure(row.measure, row.mean_b, row.mean_a, difference)
+            table.add_row(run.name, reference.name, *_columns(figure))
     return table
 
 
@@ -289,13 +289,12 @@ def causes(run: EvaluatedRun, published: PublishedTable) -> Iterator[str]:
         yield f"the version of vLLM is not recorded, the paper ran {paper}"
     if failed := run.counts.get("failed"):
         yield f"{failed:,} questions failed, and count as wrong"
-    if (known := len(run.per_question.get(_DOLLARS, {}))) < count and (
-        RUN_DOLLARS in published.columns
-    ):
-        yield f"the cost is known of {known:,} of {count:,} questions"
+    priced = len(run.per_question.get(_DOLLARS, {}))
+    if priced < count and RUN_DOLLARS in published.columns:
+        yield f"the cost is known of {priced:,} of {count:,} questions"
 
 
-def _shown(figure: PublishedFigure) -> tuple[str, ...]:
+def _columns(figure: PublishedFigure) -> tuple[str, ...]:
     digits = 2 if figure.measure == RUN_DOLLARS else look_up_measure(figure.measure).digits
     difference, low, high = figure.replication or (None, None, None)
     return (

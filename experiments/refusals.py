@@ -38,7 +38,7 @@ def refuse_secrets(overrides: Iterable[str], config: DictConfig | None = None) -
     holds a secret, by its key or by its form, with the environment variable to use instead. The
     value is not repeated. A reference to the environment, `'${oc.env:NAME}'`, is not a secret."""
     texts = [text for text in overrides if "=" in text and not text.startswith("-")]
-    held = [
+    secret_keys = [
         key_of(text)
         for text in texts
         if REDACTED in text or list(find_secrets(_value(text), key_of(text)))
@@ -47,8 +47,8 @@ def refuse_secrets(overrides: Iterable[str], config: DictConfig | None = None) -
         raw = OmegaConf.to_container(config, resolve=False)
         names = (name.rpartition("sweeper.params.")[2] for name, _ in find_secrets(raw))
         # Hydra joins the overrides, which are checked above, in the name of a folder.
-        held += [name.lstrip("+~") for name in names if name != "hydra.job.override_dirname"]
-    for key in held:
+        secret_keys += [name.lstrip("+~") for name in names if name != "hydra.job.override_dirname"]
+    for key in secret_keys:
         if key.endswith("key_env"):
             raise InputError(
                 f"{key} is not the name of an environment variable",
@@ -188,5 +188,5 @@ def _with_valid_keys(error: BaseException, key: str) -> str:
     keys = node if isinstance(node, DictConfig) else ()
     valid = sorted(str(item) for item in keys if not str(item).startswith("_"))
     do = did_you_mean(name, valid, prefix=f"{option}.") or our_name(name, key)
-    what = f"{key!r} is not an argument of the chosen {option}"
-    return str(InputError(what, valid=", ".join(valid), do=do))
+    refused = f"{key!r} is not an argument of the chosen {option}"
+    return str(InputError(refused, valid=", ".join(valid), do=do))

@@ -73,9 +73,9 @@ def slurm_watcher() -> Any:
 
 def check_submission(error: Exception) -> None:
     """`InputError` if an error of a launcher is that `sbatch` refused the jobs."""
-    said = [line for line in str(error).splitlines() if line.startswith("sbatch: error: ")]
-    if said:
-        reason = "; ".join(line.removeprefix("sbatch: error: ") for line in said)
+    lines = [line for line in str(error).splitlines() if line.startswith("sbatch: error: ")]
+    if lines:
+        reason = "; ".join(line.removeprefix("sbatch: error: ") for line in lines)
         raise InputError(
             f"Slurm refuses the jobs: {reason}",
             do="change hydra.launcher.partition, gpus_per_node, cpus_per_task, mem_gb or "

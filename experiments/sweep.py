@@ -14,16 +14,17 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import QuotedString, Sweep
+from hydra.core.override_parser.types import Sweep
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
+from hydra_plugins.soundingline import Cells, varied_options
 from omegaconf import DictConfig, OmegaConf, flag_override
 
-from soundingline.experiments.cells import Cells, varied_options
 from soundingline.experiments.config import (
     Settings,
     check_keys,
@@ -41,7 +42,6 @@ from soundingline.toolkit.files import (
     read_json,
     write_quoting,
 )
-from soundingline.toolkit.locks import lock_now, open_own
 from soundingline.toolkit.obfuscation import is_obfuscated
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import (
@@ -92,21 +92,127 @@ class SweepRefused(BaseException):
         self.error = error
 
 
+@dataclass
+class CommandSweep:
+    """The sweep that a command starts, if it starts one.
+
+    Args:
+        command: the command.
+        folder: where its cells and its report are.
+        start: names this start, and the folder of its statuses; empty before it has started.
+        cells: the number of different cells; 0 where the sweeper decides as it goes.
+        submits_jobs: whether cells are jobs, which go on without this process.
+        slurm: whether Slurm runs these jobs.
+        logger: the option of that group.
+        baseline: the factors of the cell to compare with.
+        interrupted: whether Ctrl-C has ended it.
+        unfinished: the cells that did not end well, once it has ended.
+    """
+
+    command: str = ""
+    folder: Path = Path()
+    start: str = ""
+    cells: int = 0
+    submits_jobs: bool = False
+    slurm: bool = False
+    logger: Any = None
+    baseline: Mapping[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+    unfinished: Sequence[CellStatus] = ()
+
+    def statuses(self) -> list[CellStatus]:
+        """What its cells have left; an unreadable status is that of a killed cell."""
+        return [_status(path) for path in sorted(self._statuses.glob("*.json"))]
+
+    @property
+    def _statuses(self) -> Path:
+        return self.folder / CELLS / self.start
+
+    def wait_for_jobs(self) -> None:
+        """Wait for the jobs that submitit has started, as jobs of Slurm or as processes of ours:
+        its launcher raises where one was killed, while others still run or are queued again."""
+        jobs = [folder.name for folder in (self.folder / JOBS).glob("*")]
+        if self.slurm:
+            # Of an array, each job has a folder of the form 123_0.
+            wait_for_slurm(job for job in jobs if job.replace("_", "").isdigit())
+            return
+        for job in filter(str.isdigit, jobs):
+            with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
+                os.waitpid(int(job), 0)
+
+    def end(self) -> None:
+        """Compare every evaluated cell, and tell of the cells that did not end well. To be called
+        when no cell runs any more, or when the sweep was interrupted, after which jobs may go on.
+        `InputError` if all cells ended well and none is the baseline."""
+        statuses = self.statuses()
+        reason = _JOB if self.submits_jobs else _INTERRUPTED
+        self.unfinished = [
+            status._replace(reason=reason)
+            if self.interrupted and status.state == RUNNING
+            else status
+            for status in statuses
+            if status.state != DONE
+        ]
+        waiting = max(self.cells - len(statuses), 0)
+        missing = self._report(waiting)
+        _print_failures(self.unfinished, statuses)
+        # Where no cell has begun, the error that ended the command says why.
+        if self.unfinished or (waiting and statuses) or self.interrupted:
+            notify(_how_many_are_left(self.unfinished, waiting))
+            return
+        # Those of other starts stay: two may overlap, and jobs may go on after Ctrl-C.
+        shutil.rmtree(self._statuses, ignore_errors=True)
+        if missing:
+            raise missing
+
+    def _report(self, waiting: int) -> InputError | None:
+        """Compare the evaluated cells, and log the report. The error that no cell is the baseline,
+        if none is."""
+        cells = evaluated_runs(self.folder)
+        if not cells:
+            return None
+        # Imported here: evaluating opens models, which a command that sweeps nothing need not.
+        from soundingline.experiments.evaluate import MissingBaseline, compare_folders
+
+        lines = self._published()
+        if waiting:
+            lines.append(f"{_cells(waiting)} not begun")
+        missing = None
+        try:
+            compare_folders(
+                cells,
+                self.folder,
+                title=self.folder.name,
+                factors=self.baseline,
+                unfinished=lines,
+            )
+        except MissingBaseline as error:
+            missing = error
+        if self.logger is not None:
+            from soundingline.experiments.loggers import log_folder
+
+            log_folder(self.logger, self.folder)
+        return missing
+
+    def _published(self) -> list[str]:
+        """The lines for a report, which quotes nothing of an obfuscated benchmark."""
+        unfinished = self.unfinished
+        if is_obfuscated(self._statuses / "any"):
+            reason = f"its reason is sealed, in {CELLS}"
+            unfinished = [
+                status._replace(reason=reason) if status.reason not in _OPEN else status
+                for status in unfinished
+            ]
+        return [_line(status) for status in unfinished]
+
+
 class SweepStart(Callback):
     """Hydra callback, before the first cell runs: gives the sweep a name where it has none, notes
     where it stands and how many cells it has, refuses a configuration with secrets before Hydra
     writes it to `multirun.yaml` there, and prints the threats to the validity of `soundingline
     run`. Each cell composes its own configuration from the files of options."""
 
-    command: ClassVar[str] = ""
-    folder: Path | None = None
-    start: ClassVar[str] = ""  # names this start, and the folder of its statuses
-    lock: ClassVar[int | None] = None  # held while this process lives
-    cells: ClassVar[int] = 0  # different ones; 0 where the sweeper decides as it goes
-    submits_jobs: ClassVar[bool] = False  # which go on without this process
-    slurm: ClassVar[bool] = False  # which runs those jobs
-    logger: ClassVar[Any] = None  # the option of that group
-    baseline: ClassVar[Mapping[str, str]] = {}  # factors of the cell to compare with
+    sweep: ClassVar[CommandSweep] = CommandSweep()  # of the command that runs in this process
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         with _refusing():
@@ -124,55 +230,22 @@ class SweepStart(Callback):
             folder = Path(config.hydra.sweep.dir)
             check_kind(folder, SWEEP_CELLS)
             cells = _cells_of(config, words)
-            SweepStart.cells = len(set(map(tuple, cells)))
             _announce(config, cells)
-        SweepStart.folder = folder
-        launcher = config.hydra.launcher._target_
-        SweepStart.submits_jobs = "submitit" in launcher
-        SweepStart.slurm = launcher.endswith("SlurmLauncher")
-        if SweepStart.slurm:
-            slurm_watcher()
-        SweepStart.logger = config.logger
-        SweepStart.baseline = {
-            str(key): str(value) for key, value in config.comparison.baseline.items()
-        }
-        for path in (SweepStart.folder / RECORD, SweepStart.folder / CELLS):
+        for path in (folder / RECORD, folder / CELLS):
             if path.is_symlink():  # What is written there would land elsewhere.
                 path.unlink()
-        SweepStart.start = fingerprint(os.getpid(), os.urandom(8).hex())
-        SweepStart.lock = _claim_statuses(SweepStart.folder / CELLS)
+        (folder / CELLS).mkdir(parents=True, exist_ok=True)  # which marks a sweep
+        launcher, sweep = config.hydra.launcher._target_, SweepStart.sweep
+        sweep.folder, sweep.cells = folder, len(set(map(tuple, cells)))
+        sweep.submits_jobs, sweep.slurm = "submitit" in launcher, launcher.endswith("SlurmLauncher")
+        sweep.logger = config.logger
+        sweep.baseline = {str(key): str(value) for key, value in config.comparison.baseline.items()}
+        sweep.start = fingerprint(os.getpid(), os.urandom(8).hex())
+        if sweep.slurm:
+            slurm_watcher()
         # Launchers hand the environment on to the processes and jobs that they start.
-        os.environ[SWEEP] = SweepStart.start
+        os.environ[SWEEP] = sweep.start
         os.environ[VARIED] = " ".join(varied_options(cells))
-
-
-def _claim_statuses(cells: Path) -> int:
-    """Remove the statuses of earlier starts of a sweep, but for those that still run: two starts of
-    one sweep may overlap. Returns the handle of a lock that marks those of this start."""
-    if SweepStart.lock is not None:
-        os.close(SweepStart.lock)
-    cells.mkdir(parents=True, exist_ok=True)
-    handle = open_own(cells / f"{SweepStart.start}.lock")
-    with suppress(OSError):  # a file system without locks, on which each start keeps its statuses
-        lock_now(handle)
-    running = {SweepStart.start}
-    for path in cells.glob("*.lock"):
-        if path.is_symlink():
-            path.unlink()
-            continue
-        if path.stem in running:
-            continue
-        other = open_own(path)
-        running.add(path.stem)
-        with suppress(OSError):
-            if lock_now(other):
-                path.unlink()
-                running.discard(path.stem)
-        os.close(other)
-    for folder in cells.iterdir():
-        if folder.is_dir() and folder.name not in running:
-            shutil.rmtree(folder, ignore_errors=True)
-    return handle
 
 
 @contextmanager
@@ -186,7 +259,7 @@ def _refusing() -> Iterator[None]:
 
 def _announce(config: DictConfig, cells: Sequence[Sequence[str]] | None = None) -> None:
     """Print the threats to the validity of what `soundingline run` is about to start."""
-    if SweepStart.command == "run" and cells != []:
+    if SweepStart.sweep.command == "run" and cells != []:
         # Imported here, because other commands need not wait for it.
         from soundingline.experiments.validity import announce
 
@@ -217,10 +290,9 @@ def check_name(overrides: Iterable[str]) -> None:
     for text in overrides:
         if key_of(text) != "name" or "=" not in text:
             continue
-        value = value_of(text)
-        if isinstance(value, Sweep):
+        name = value_of(text)
+        if isinstance(name, Sweep):
             raise InputError(f"{text} gives several names", valid="one, for all cells")
-        name = value.text if isinstance(value, QuotedString) else value
         if isinstance(name, str) and "${" not in name:
             RunFolder.named("", name)
 
@@ -266,7 +338,7 @@ def optimized_value(run: EvaluatedRun, config: DictConfig, command: str) -> floa
     """The measure of a cell that is returned to an optimising sweeper: `optimized_metric`, else the
     objective of a tuning, or the main measure of the sweep's report. None for a run without
     measures; `InputError` for a metric that the run does not have."""
-    # Imported here, like the evaluation in `end_sweep`.
+    # Imported here, like the evaluation in `CommandSweep`.
     from soundingline.toolkit.evaluation.comparison import TESTED
     from soundingline.toolkit.report.measures import main_measure
 
@@ -287,12 +359,6 @@ def cells_folder(settings: Settings) -> Path:
     return cells / os.environ.get(SWEEP, "")
 
 
-def cell_statuses(sweep: Path) -> list[CellStatus]:
-    """What the cells of this start of a sweep have left; an unreadable status is that of a killed
-    cell."""
-    return [_status(path) for path in sorted((sweep / CELLS / SweepStart.start).glob("*.json"))]
-
-
 def _status(path: Path) -> CellStatus:
     try:
         return CellStatus(**read_json(path, CellStatus))
@@ -306,76 +372,25 @@ def obfuscate_cells(settings: Settings) -> None:
         mark_obfuscated(cells_folder(settings))
 
 
-def wait_for_jobs(sweep: Path) -> None:
-    """Wait for the jobs that submitit has started, as jobs of Slurm or as processes of ours: its
-    launcher raises where one was killed, while others still run or are queued again."""
-    jobs = [folder.name for folder in (sweep / JOBS).glob("*")]
-    if SweepStart.slurm:
-        # Of an array, each job has a folder of the form 123_0.
-        wait_for_slurm(job for job in jobs if job.replace("_", "").isdigit())
-        return
-    for job in filter(str.isdigit, jobs):
-        with suppress(ChildProcessError):  # it has ended, or belongs to an earlier session
-            os.waitpid(int(job), 0)
-
-
-def end_sweep(sweep: Path, *, interrupted: bool = False) -> list[CellStatus]:
-    """Compare every evaluated cell below `sweep`, and tell of the cells that did not end well;
-    those that were begun are given back. To be called when no cell runs any more, or when the sweep
-    was `interrupted`, after which jobs may go on. `InputError` if all cells ended well and none is
-    the baseline."""
-    statuses = cell_statuses(sweep)
-    unfinished = [status for status in statuses if status.state != DONE]
-    if interrupted:
-        reason = _JOB if SweepStart.submits_jobs else _INTERRUPTED
-        unfinished = [
-            status._replace(reason=reason) if status.state == RUNNING else status
-            for status in unfinished
-        ]
-    waiting = max(SweepStart.cells - len(statuses), 0)
-    cells = evaluated_runs(sweep)
-    missing: InputError | None = None
-    if cells:
-        # Imported here: evaluating opens models, which a command that sweeps nothing need not.
-        from soundingline.experiments.evaluate import MissingBaseline, compare_folders
-
-        try:
-            compare_folders(
-                cells,
-                sweep,
-                title=sweep.name,
-                factors=SweepStart.baseline,
-                unfinished=[
-                    *_published(sweep, unfinished),
-                    *([f"{_cells(waiting)} not begun"] if waiting else []),
-                ],
-            )
-        except MissingBaseline as error:
-            missing = error
-        if SweepStart.logger is not None:
-            from soundingline.experiments.loggers import log_folder
-
-            log_folder(SweepStart.logger, sweep)
+def _print_failures(unfinished: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> None:
     console = Console(stderr=True, soft_wrap=True)
     for group in _by_reason(unfinished):
         console.print(_summary(group, statuses))
-        for status in filter(lambda each: each.defect, group):
+        for status in filter(lambda status: status.defect, group):
             console.print(status.defect)
             if users_frame(status.defect):
                 console.print(in_one_line(status.defect))
-    # Where no cell has begun, the error that ended the command says why.
-    if unfinished or (waiting and statuses) or interrupted:
-        counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
-        counts["failed"] = len(unfinished) - counts.total()
-        counts["not started"] = waiting
-        words = {_JOB: "submitted and may still run"}
-        shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
-        faulty = any(status.reason not in _OPEN for status in unfinished)
-        after = "correct the cause, and " if faulty else ""
-        notify(f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues")
-    elif missing:
-        raise missing
-    return unfinished
+
+
+def _how_many_are_left(unfinished: Sequence[CellStatus], waiting: int) -> str:
+    counts = Counter(status.reason for status in unfinished if status.reason in _OPEN[1:])
+    counts["failed"] = len(unfinished) - counts.total()
+    counts["not started"] = waiting
+    words = {_JOB: "submitted and may still run"}
+    shown = [f"{count} {words.get(name, name)}" for name, count in counts.items() if count]
+    faulty = any(status.reason not in _OPEN for status in unfinished)
+    after = "correct the cause, and " if faulty else ""
+    return f"{', '.join(shown) or _INTERRUPTED}; {after}the same command continues"
 
 
 def _by_reason(unfinished: Sequence[CellStatus]) -> list[list[CellStatus]]:
@@ -404,17 +419,6 @@ def _summary(group: Sequence[CellStatus], statuses: Sequence[CellStatus]) -> str
 
 def _cells(number: int) -> str:
     return "1 cell" if number == 1 else f"{number} cells"
-
-
-def _published(sweep: Path, unfinished: Sequence[CellStatus]) -> list[str]:
-    """The lines for a report, which quotes nothing of an obfuscated benchmark."""
-    if is_obfuscated(sweep / CELLS / SweepStart.start / "any"):
-        reason = f"its reason is sealed, in {CELLS}"
-        unfinished = [
-            status._replace(reason=reason) if status.reason not in _OPEN else status
-            for status in unfinished
-        ]
-    return [_line(status) for status in unfinished]
 
 
 def _line(status: CellStatus) -> str:

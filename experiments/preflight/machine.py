@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from soundingline.experiments.config import Compositions
 from soundingline.experiments.pipeline import BoundPipeline
 from soundingline.experiments.planning import (
     ExperimentEstimate,
@@ -20,6 +19,7 @@ from soundingline.experiments.planning import (
 )
 from soundingline.experiments.preflight.findings import Finding
 from soundingline.pipelines.device import free_disk, free_memory
+from soundingline.toolkit.evaluation.threats import ComposedCell
 
 GB = 1e9
 PROCESS = 0.5  # gigabytes of memory that a run takes without models
@@ -85,7 +85,7 @@ def expected(
     """The dollars and hours of a run over so many questions by the formula of a plan; None where a
     plan has no estimate. `choices` are the options by group. Runs on disk are not read, which takes
     longer than a check may."""
-    plan = ExperimentPlan(config, choices, [()], Compositions(), questions=questions)
+    plan = ExperimentPlan([ComposedCell("", config, choices)], questions=questions)
     return next(plan.estimates())
 
 

@@ -7,7 +7,7 @@ import pytest
 from support import demo_recorded
 from support.benchmarks import TINY
 
-from soundingline.experiments.config import Settings, overrides_of_cells
+from soundingline.experiments.config import CommandCells, Settings
 from soundingline.toolkit.evaluation import load_run
 from soundingline.toolkit.runs import RunFolder
 
@@ -15,7 +15,7 @@ NOTICE = Settings.compose(["benchmark=wikidemo"]).config.benchmark.notice
 
 
 def test_the_demo_changes_one_part_of_default_bm25_at_a_time():
-    cells = [" ".join(cell) for cell in overrides_of_cells(["experiment=demo"])]
+    cells = [" ".join(cell) for cell in CommandCells.of(["experiment=demo"]).added]
     assert cells == [
         "",
         "retriever=bm25_crossfit",

@@ -19,23 +19,20 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from hydra.core.plugins import Plugins
+from hydra_plugins.soundingline import Cells
 from omegaconf import OmegaConf
 from support.benchmarks import SMALL_WORLD, TINY
 from support.commands import CommandProcess, run_command, run_entry
 from support.needs import SOAK
 
 from soundingline.experiments import slurm
-from soundingline.experiments.cells import Cells
 from soundingline.experiments.sweep import (
     CELLS,
     DONE,
     FAILED,
     RUNNING,
     CellStatus,
-    SweepStart,
-    cell_statuses,
-    end_sweep,
-    wait_for_jobs,
+    CommandSweep,
 )
 from soundingline.toolkit.errors import InputError
 from soundingline.toolkit.evaluation import load_runs
@@ -226,24 +223,33 @@ def test_an_interrupted_sweep_says_so_and_goes_on(folder, launcher):
     assert len(cells(folder)) == 6
 
 
-def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(SweepStart, "start", "s")
+def test_cells_that_had_not_begun_are_counted_with_those_that_had_not_ended(tmp_path, capsys):
     (tmp_path / CELLS / "s").mkdir(parents=True)
     rows = [CellStatus(["k=1"], DONE), CellStatus(["k=2"], RUNNING)]
     rows.append(CellStatus(["k=3"], FAILED, "it broke"))
     for number, row in enumerate(rows):
         (tmp_path / CELLS / "s" / f"{number}.json").write_text(json.dumps(row._asdict()))
-    monkeypatch.setattr(SweepStart, "cells", 7)
     for jobs, second in ((False, "interrupted"), (True, "submitted and may still run")):
-        monkeypatch.setattr(SweepStart, "submits_jobs", jobs)
-        assert len(end_sweep(tmp_path, interrupted=True)) == 2
+        sweep = CommandSweep("run", tmp_path, "s", 7, submits_jobs=jobs, interrupted=True)
+        sweep.end()
+        assert len(sweep.unfinished) == 2
         told = capsys.readouterr().err
         assert "k=2" not in told and "The cell k=3 failed: it broke" in told
         assert f"soundingline: 1 {second}, 1 failed, 4 not started; correct the cause, " in told
-    assert len(end_sweep(tmp_path)) == 2
+    CommandSweep("run", tmp_path, "s", 7).end()
     assert "The cell k=2 failed: it was killed" in capsys.readouterr().err
+
+
+def test_a_complete_start_removes_its_own_statuses_alone(tmp_path):
+    """Two starts of one sweep may overlap."""
+    for start in ("first", "second"):
+        (tmp_path / CELLS / start).mkdir(parents=True)
+        status = json.dumps(CellStatus(["k=1"], DONE)._asdict())
+        (tmp_path / CELLS / start / "1.json").write_text(status)
+    CommandSweep("run", tmp_path, "second", cells=2).end()  # a cell has not begun
+    assert (tmp_path / CELLS / "second").is_dir()
+    CommandSweep("run", tmp_path, "second", cells=1).end()
+    assert [path.name for path in (tmp_path / CELLS).iterdir()] == ["first"]
 
 
 def contents(folder):
@@ -376,18 +382,20 @@ def test_jobs_that_are_processes_of_ours_are_waited_for_and_no_others(tmp_path):
     for name in (str(job.pid), str(os.getppid()), "123_0"):
         (tmp_path / ".submitit" / name).mkdir(parents=True)
     began = time.monotonic()
-    wait_for_jobs(tmp_path)
+    CommandSweep(folder=tmp_path).wait_for_jobs()
     assert time.monotonic() - began > 0.5
     assert not Path(f"/proc/{job.pid}").exists()
     job.returncode = 0  # it has been waited for
 
 
-def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path, monkeypatch):
-    monkeypatch.setattr(SweepStart, "start", "s")
+def test_a_status_that_cannot_be_read_is_that_of_a_killed_cell(tmp_path):
     (tmp_path / CELLS / "s").mkdir(parents=True)
     (tmp_path / CELLS / "s" / "a.json").write_text(json.dumps({"state": "done"}))
     (tmp_path / CELLS / "s" / "b.json").write_text("{")
-    assert [status.state for status in cell_statuses(tmp_path)] == [RUNNING, RUNNING]
+    assert [status.state for status in CommandSweep(folder=tmp_path, start="s").statuses()] == [
+        RUNNING,
+        RUNNING,
+    ]
 
 
 def test_a_sweep_over_one_question_has_a_table_and_no_comparisons(entry, capsys):

@@ -4,16 +4,10 @@ from functools import cache
 
 from omegaconf import OmegaConf
 
-from soundingline.experiments import config
-from soundingline.experiments.config import (
-    CONF,
-    Compositions,
-    Settings,
-    choice_of,
-    plain_values,
-)
+from soundingline.experiments.config import CONF, CommandCells, Settings, choice_of
 from soundingline.experiments.planning import ExperimentPlan
 from soundingline.experiments.published_figures import is_measure
+from soundingline.experiments.validity import composed_cells
 from soundingline.toolkit.evaluation.published_tables import read_published
 
 
@@ -26,7 +20,7 @@ def experiments(folder):
 @cache
 def overrides_of_cells(experiment, *overrides):
     """What each cell of an experiment adds to these overrides."""
-    return config.overrides_of_cells([f"experiment={experiment}", *overrides])
+    return CommandCells.of([f"experiment={experiment}", *overrides]).added
 
 
 @cache
@@ -37,9 +31,9 @@ def cells(experiment, *overrides):
 
 
 def plan_of(experiment, measured=()):
-    settings, given = Settings.compose([f"experiment={experiment}"]), overrides_of_cells(experiment)
-    config = plain_values(settings.config)
-    return ExperimentPlan(config, settings.choices, given, Compositions(), measured)
+    chosen = f"experiment={experiment}"
+    composed = composed_cells([[chosen, *cell] for cell in overrides_of_cells(experiment)])
+    return ExperimentPlan(composed, measured)
 
 
 def value(settings, key):

@@ -166,7 +166,7 @@ def test_the_baseline_of_a_report_is_one_of_its_cells(experiment, scale):
         return plain_values(settings.config), factors(settings)
 
     cells_of_it = overrides_of_cells(experiment, *scale)
-    baseline = Settings.compose([f"experiment={experiment}", *scale]).config.baseline
+    baseline = Settings.compose([f"experiment={experiment}", *scale]).config.comparison.baseline
     assert any(has_factors(*of(cell), baseline) for cell in cells_of_it)
 
 

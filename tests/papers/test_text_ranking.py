@@ -3,7 +3,15 @@
 import asyncio
 
 import pytest
-from sheet import cells, check_constants, check_published_rows, experiments, published_of, value
+from sheet import (
+    cells,
+    check_constants,
+    check_published_rows,
+    experiments,
+    plan_of,
+    published_of,
+    value,
+)
 from support.agents import bound
 from support.benchmarks import SmallBenchmark, WordBackend
 from support.llm_model import ANSWER, ScriptedModel, saying
@@ -131,6 +139,13 @@ def test_published_figures(table, factors, figures):
     rows = published_of(f"text_ranking/table{table}").rows
     (row,) = (list(row) for row in rows if list(row[: len(factors)]) == factors)
     assert row[len(factors) :] == figures
+
+
+def test_the_estimate_of_a_cell_takes_the_calls_of_its_row():
+    # Table 3 of arXiv 2602.21456, BM25: searches, and with get_document the documents read too.
+    first, second, third, *_ = plan_of("text_ranking/table3").estimates()
+    calls = [each.typical.calls for each in (first, second, third)]
+    assert calls == pytest.approx([30.97, 32.22, 28.14 + 1.31])
 
 
 def test_units_and_readers():
