@@ -503,13 +503,19 @@ def _run_or_sweep(name: str, flags: argparse.Namespace, parser: CommandParser) -
     check_name(flags.overrides)
     _check_hydra_flags(flags)
     job, hydra_flags = _Job(name, parser.prog), parser.hydra_flags(flags)
+    # Hydra prints errors and exits with 1 unless this is set.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    register()
+    start = hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)
     sweep = SweepStart.sweep = CommandSweep(name)
     try:
         with _ending_sweep(sweep):
             try:
-                _run_hydra(job, [*flags.overrides, *hydra_flags])
+                with _process_arguments([*flags.overrides, *hydra_flags]):
+                    start()
             except ConfigCompositionException as error:
-                _run_hydra(job, [*_overrides_of_start(flags, error), *hydra_flags])
+                with _process_arguments([*_overrides_of_start(flags, error), *hydra_flags]):
+                    start()
     except REFUSED as error:
         if sweep.interrupted and sweep.start:  # It has reported how many cells are left.
             return INTERRUPTED
@@ -546,16 +552,13 @@ def _ending_sweep(sweep: CommandSweep) -> Iterator[None]:
             sweep.end()
 
 
-def _run_hydra(job: _Job, words: Sequence[str]) -> None:
-    """Have Hydra compose the configuration of `words` and run the job or the sweep, or print what
-    its flags ask for. Hydra reads the arguments of the process."""
-    # Hydra prints errors and exits with 1 unless this is set.
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    register()
+@contextmanager
+def _process_arguments(words: Sequence[str]) -> Iterator[None]:
+    """A block in which the arguments of the process are `words`, which Hydra reads there."""
     before = sys.argv
     sys.argv = [before[0], *words]
     try:
-        hydra.main(config_path=str(CONF), config_name=ROOT_CONFIG, version_base="1.3")(job)()
+        yield
     finally:
         sys.argv = before
 

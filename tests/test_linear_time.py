@@ -16,14 +16,8 @@ from support.assertions import assert_linear
 from support.benchmarks import WordBackend, store_of
 
 from soundingline.agents.baselines import resolve_listed_titles
-from soundingline.agents.keyword.answers import (
-    FINDERS,
-    AnswerType,
-    Reader,
-    answer_type,
-    count_votes,
-)
 from soundingline.agents.keyword.clues import find_clues, words
+from soundingline.agents.keyword.evidence import Coverage
 from soundingline.pipelines.lexical.analyzers import make_analyzer
 from soundingline.pipelines.prompting import last_words
 from soundingline.pipelines.q2q import trouble_of
@@ -66,17 +60,6 @@ class Text(NamedTuple):
     def __call__(self, size):
         runs = (run * (size // (2 * len(run))) for run in (self.first, self.second))
         return self.opening + "".join(runs) + self.ending
-
-
-def votes(text):
-    sentences = Reader(CLUES).sentences("d", "", text)
-    for kind in ("yes_no", "choice", *FINDERS):
-        count_votes(AnswerType(kind, options=("mill", "king")), sentences, CLUES, {"d": 1.0})
-
-
-def every_candidate(text):
-    for find in FINDERS.values():
-        list(find(text))
 
 
 def excerpts(text):
@@ -180,13 +163,12 @@ READERS = {
         ("a", "b", "\n", " "),
     ),
     "words": (words, ("1", ".", ",", "a", "'", "-", "_", " ", "é")),
-    "candidates": (
-        every_candidate,
-        pieces("The ·A·a·1·11·.· ·'·-·of ·May ·$·one ·because ·,·%·1900·th·century·\n·(·in ·Mill "),
+    "coverage": (
+        lambda text: Coverage(CLUES).of_best_sentence("", text),
+        ("The ", "King ", "mill ", "a ", "1 ", "one ", "May ", "x", "1900 ", "in "),
     ),
-    "votes": (votes, ("The ", "King ", "mill ", "a ", "1 ", "one ", "May ", "x", "1900 ", "in ")),
     "question": (
-        lambda text: (find_clues(text, lambda word: 0.5), answer_type(f"is {text}")),
+        lambda text: find_clues(text, lambda word: 0.5),
         ('"', "'", "a", "King", "!", ";", " ", ",", "and ", "which ", "or ", "?", "."),
     ),
     "index terms": (
@@ -209,8 +191,7 @@ HOSTILE = {
     "digits that no bracket closes": ("passage numbers", Text("1", "1", "[")),
     "stops before closing brackets": ("sentences", Text("...", ")", "", "x. ")),
     "one line without a break": ("pages of a document", Text("word ", "word ")),
-    "a name of stop words": ("candidates", Text("The ", "The ")),
-    "a sentence of clue words": ("votes", Text("mill 1 ", "mill 1 ")),
+    "a sentence of clue words": ("coverage", Text("mill 1 ", "mill 1 ")),
     "exclamation marks": ("question", Text("!", "!", "", "x")),
     "underscores with marks": ("index terms", Text("_\u0300", "_\u0300")),
     "joiners behind a picture": ("index terms", Text("😀", "\u200d")),

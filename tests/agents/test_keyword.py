@@ -247,7 +247,7 @@ def test_plain_questions_are_answered_and_cited_through_every_interface(
     trajectory = ask(question, ranked(interface), needed=(answer, docid))
     assert trajectory.status == "completed", trajectory.traceback
     assert (trajectory.answer.exact, trajectory.answer.confidence) == (answer, 100)
-    assert docid in {*trajectory.tiers["previewed"], *trajectory.tiers.get("opened", ())}
+    assert docid in {*trajectory.tiers["previewed"], *trajectory.tiers["opened"]}
     assert trajectory.answer.citations == () == tuple(trajectory.tiers["cited"])
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -751,7 +752,9 @@ def test_a_sweep_tells_of_a_server_that_is_not_there_once(entry, capfd, launcher
         f"llm.model=n unit=document; llm.model=n unit=passage): no connection to {ENDED}"
     )
     assert lines[-1] == "soundingline: 4 failed; correct the cause, and the same command continues"
-    # A second command reports it again.
+    # A second command, with processes of its own, reports it again.
+    if launcher == "processes":
+        import_module("joblib.externals.loky").get_reusable_executor().shutdown()
     assert entry("run", "-m", *TINY, "agent=pi_serini", *given, *cells, "name=s") == 2
     assert "refused" in capfd.readouterr().err
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-from soundingline.toolkit.benchmarks.slices import listed_topics
+from soundingline.toolkit.benchmarks.formats import lines
 from soundingline.toolkit.data import Document, Link, Qrels, StatedFact, Topic, front_matter_title
 from soundingline.toolkit.errors import InputError, check_int, check_number
 from soundingline.toolkit.files import dump_json, fingerprint
@@ -14,6 +15,7 @@ from soundingline.toolkit.files import dump_json, fingerprint
 T = TypeVar("T")
 
 SPLITS = ("dev", "test")
+QID_LISTS = Path(__file__).resolve().parent / "qids"
 # Other collections number questions and documents alike, without any relation between the two.
 _QUESTIONS_ARE_DOCUMENTS = frozenset({"arguana", "quora"})
 _FRONT_MATTER_VERSION = 2  # to be raised when the same text gives another title or other contents
@@ -285,3 +287,30 @@ def _share(purpose: str, qid: str) -> float:
 def _check_count(name: str, value: int | None) -> None:
     if value is not None:
         check_int(name, value, do="set it to null for all questions")
+
+
+def listed_topics(topics: Iterable[Topic], qids: str | Path | None) -> list[Topic]:
+    """The questions whose ids a file lists, in the order of `topics`; all without a file. `qids` is
+    a file with one id a line (what follows a tab is ignored), or the name of a list of the package,
+    such as `pi_serini_q9`. `InputError` if there is no such file, if it lists no id, and for an id
+    of no question."""
+    topics = list(topics)
+    if qids is None:
+        return topics
+    path = QID_LISTS / f"{qids}.txt"
+    if not path.is_file():
+        path = Path(qids)
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in QID_LISTS.glob("*.txt")))
+        raise InputError(
+            f"there is no list of questions {str(qids)!r}",
+            valid=f"{known}, or a file of ids, one a line",
+            do="soundingline slices RUN writes pi_serini_q100.txt and pi_serini_q300.txt",
+        )
+    listed = {line.partition("\t")[0].strip(): None for _, line in lines(path)}
+    known_qids = {topic.qid for topic in topics}
+    unknown = [qid for qid in listed if qid not in known_qids]
+    if unknown or not listed:
+        fault = f"{len(unknown)} ids of no question, such as {unknown[0]!r}" if unknown else "no id"
+        raise InputError(f"{path} lists {fault}", valid="ids of the selected questions, one a line")
+    return [topic for topic in topics if topic.qid in listed]

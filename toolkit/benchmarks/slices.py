@@ -1,50 +1,19 @@
-"""Lists of question ids, and the slices of BrowseComp-Plus on which Pi-Serini was measured."""
+"""The slices of BrowseComp-Plus on which Pi-Serini was measured."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from soundingline.toolkit.benchmarks.formats import lines
-from soundingline.toolkit.data import Topic
 from soundingline.toolkit.errors import InputError
 
-FOLDER = Path(__file__).resolve().parent / "qids"
 # Questions of each stratum of q100: recall@1000 of default BM25, and evidence documents.
 _NAMES = [f"{recall}_{size}" for recall in ("low", "medium", "high") for size in ("small", "large")]
 STRATA = {"zero_small": 10, "zero_large": 20, "tiny_large": 10, **dict.fromkeys(_NAMES, 10)}
 _RECALLS = ((0.0, "zero"), (0.1, "tiny"), (0.25, "low"), (0.5, "medium"), (1.0, "high"))
 _SMALL = 5  # evidence documents
 _SEED = 42
-
-
-def listed_topics(topics: Iterable[Topic], qids: str | Path | None) -> list[Topic]:
-    """The questions whose ids a file lists, in the order of `topics`; all without a file. `qids` is
-    a file with one id a line (what follows a tab is ignored), or the name of a list of the package,
-    such as `pi_serini_q9`. `InputError` if there is no such file, if it lists no id, and for an id
-    of no question."""
-    topics = list(topics)
-    if qids is None:
-        return topics
-    path = FOLDER / f"{qids}.txt"
-    if not path.is_file():
-        path = Path(qids)
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in FOLDER.glob("*.txt")))
-        raise InputError(
-            f"there is no list of questions {str(qids)!r}",
-            valid=f"{known}, or a file of ids, one a line",
-            do="soundingline slices RUN writes pi_serini_q100.txt and pi_serini_q300.txt",
-        )
-    listed = {line.partition("\t")[0].strip(): None for _, line in lines(path)}
-    known_qids = {topic.qid for topic in topics}
-    unknown = [qid for qid in listed if qid not in known_qids]
-    if unknown or not listed:
-        fault = f"{len(unknown)} ids of no question, such as {unknown[0]!r}" if unknown else "no id"
-        raise InputError(f"{path} lists {fault}", valid="ids of the selected questions, one a line")
-    return [topic for topic in topics if topic.qid in listed]
 
 
 def stratum(recall: float, relevant: int) -> str:

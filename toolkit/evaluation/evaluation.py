@@ -209,6 +209,13 @@ class EvaluatedRun(Evaluation):
         shown = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
         return f"<EvaluatedRun {self.name}: {shown or 'no measures'}>"
 
+    def setting(self, *keys: str) -> Any:
+        """The setting at a path in the configuration of the run; None where it is absent."""
+        value: Any = self.manifest.get("config")
+        for key in keys:
+            value = mapping(value).get(key)
+        return value
+
     def _repr_html_(self) -> str:
         shown = ("questions", "answered", "failed")
         counts = ", ".join(f"{self.counts[name]:,} {name}" for name in shown if name in self.counts)

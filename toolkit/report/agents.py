@@ -48,7 +48,6 @@ from soundingline.toolkit.report.results import (
     recorded_count,
     run_interval,
     run_measure,
-    setting,
 )
 from soundingline.toolkit.search.tool import LAYERS
 from soundingline.toolkit.trajectory import ROLES, TIERS
@@ -337,7 +336,7 @@ def _not_drawn(costs: str, labels: Sequence[str]) -> str:
 def _price_lists(run: EvaluatedRun) -> list[str]:
     """The dates of the price lists of the evaluation, else of those by which a run was billed."""
     groups = [name for name in run.manifest.get("config", {}) if name.endswith("llm")]
-    dates = [setting(run, group, "price", "dated") for group in groups if group != "judge_llm"]
+    dates = [run.setting(group, "price", "dated") for group in groups if group != "judge_llm"]
     return sorted({*(run.prices.values() or map(str, filter(None, dates)))})
 
 
@@ -513,10 +512,8 @@ def cell_costs_section(data: ReportData) -> Section | None:
 
 def corpus_size_section(data: ReportData) -> Section | None:
     """Measures against the share of the unjudged documents in a corpus; None for one share."""
-    shares = {
-        run.name: float(setting(run, "benchmark", "corpus_share") or 1.0) for run in data.runs
-    }
-    names = {str(setting(run, "benchmark", "name")) for run in data.runs}
+    shares = {run.name: float(run.setting("benchmark", "corpus_share") or 1.0) for run in data.runs}
+    names = {str(run.setting("benchmark", "name")) for run in data.runs}
     if data.systems is None or len(set(shares.values())) < 2 or len(names) > 1:
         return None
     recalls = [name for name in data.measures if name.startswith(("recall_", "R@"))]

@@ -54,7 +54,6 @@ from soundingline.toolkit.report.results import (
     measured,
     question_count,
     recorded_count,
-    setting,
     sorted_by_measure,
 )
 from soundingline.toolkit.trajectory import text_of
@@ -112,7 +111,7 @@ def render(
 
 def notice_of(runs: Iterable[EvaluatedRun]) -> str:
     """Whose texts the benchmarks of the runs have."""
-    notices = [text_of(setting(run, "benchmark", "notice")) for run in runs]
+    notices = [text_of(run.setting("benchmark", "notice")) for run in runs]
     return " ".join(filter(None, dict.fromkeys(notices)))
 
 

@@ -239,7 +239,8 @@ class Report:
     """One report as HTML (a file that loads nothing) and as Markdown, with its `tables` by section.
 
     Example:
-        >>> from soundingline.toolkit.report import render
+        >>> from soundingline.toolkit.evaluation import EvaluatedRun
+        >>> from soundingline.toolkit.report import ReportData, render
         >>> data = ReportData([EvaluatedRun(name="bm25", metrics={"AP": 0.25})])
         >>> report = render(data, title="mine")
         >>> report.tables["results"][0].to_frame()["AP"].tolist()

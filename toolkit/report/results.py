@@ -304,16 +304,8 @@ def factor_value(run: EvaluatedRun, name: str) -> str:
     group, *keys = name.split(".")
     if not keys or run.factors.get(group, "none") == "none":
         return DASH
-    value = setting(run, group, *keys)
+    value = run.setting(group, *keys)
     return DASH if value is None else str(value)
-
-
-def setting(run: EvaluatedRun, *keys: str) -> Any:
-    """The setting at a path in the configuration of a run; None where it is absent."""
-    value: Any = run.manifest.get("config")
-    for key in keys:
-        value = mapping(value).get(key)
-    return value
 
 
 def question_count(run: EvaluatedRun) -> int:

@@ -45,7 +45,6 @@ from soundingline.toolkit.locks import file_lock
 from soundingline.toolkit.report.comparison import notice_of
 from soundingline.toolkit.report.measures import decimals, number
 from soundingline.toolkit.report.page import Column, Table, TableEntry, templates, texts
-from soundingline.toolkit.report.results import setting
 from soundingline.toolkit.runs import RunFolder
 from soundingline.toolkit.runs.run_folder import escape_qid
 from soundingline.toolkit.trajectory import (
@@ -546,7 +545,7 @@ def _spending(trajectory: Trajectory, price: Price) -> list[list[str]]:
 def _recorded_price(run: EvaluatedRun) -> Price:
     """The price of the agent's model of a run; an unknown one if it is absent or damaged."""
     with suppress(TypeError, ValueError, InputError):
-        return Price.of_record(mapping(setting(run, "llm", "price")))
+        return Price.of_record(mapping(run.setting("llm", "price")))
     return Price()
 
 

@@ -29,13 +29,11 @@ from support.benchmarks import HARBOUR, SmallBenchmark, prepare_beir, prepare_va
 from soundingline.experiments.build import make
 from soundingline.experiments.config import Settings
 from soundingline.toolkit.benchmarks.beir import BeirBenchmark
-from soundingline.toolkit.benchmarks.benchmark import Benchmark
+from soundingline.toolkit.benchmarks.benchmark import QID_LISTS, Benchmark, listed_topics
 from soundingline.toolkit.benchmarks.fictional import FictionalWorld
 from soundingline.toolkit.benchmarks.ir_datasets import IrDatasetsBenchmark
 from soundingline.toolkit.benchmarks.slices import (
-    FOLDER,
     STRATA,
-    listed_topics,
     pi_serini_slices,
     stratum,
 )
@@ -498,7 +496,7 @@ def test_the_slice_of_nine_questions_has_the_published_ids():
     published = ["25", "30", "244", "549", "655", "1019", "1032", "1127", "1219"]
     topics = [Topic(str(number), "?") for number in range(1, 1267)]
     assert [topic.qid for topic in listed_topics(topics, "pi_serini_q9")] == published
-    assert (FOLDER / "pi_serini_q9.txt").read_text().split() == published
+    assert (QID_LISTS / "pi_serini_q9.txt").read_text().split() == published
 
 
 def test_a_benchmark_selects_its_questions_and_then_applies_the_limit(tmp_path):
