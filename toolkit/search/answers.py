@@ -313,9 +313,8 @@ def _parts(call: RecordedCall) -> Iterator[tuple[tuple[int, int], ShownText]]:
             heads.append(match)
     if not heads:
         yield from (((0, 0), each) for each in _foreign_parts(call))
-    ends = [*(head.start() for head in heads[1:]), len(call.output)]
-    for head, end in zip(heads, ends, strict=False):
-        text = _HINT.sub("", call.output[head.end() : end])
+    for head, shown in zip(heads, _texts_after(heads, call.output), strict=True):
+        text = _HINT.sub("", shown)
         title = head[5] or head[6] or ("" if head[1] else text.strip().partition("\n")[0])
         lines = (int(head[2]), int(head[3])) if head[2] else (0, 0)
         yield lines, ShownText(parent(head[1] or head[4]), title, text)
@@ -334,11 +333,16 @@ def _foreign_parts(call: RecordedCall) -> Iterator[ShownText]:
             text = "\n".join(values).strip()
             yield ShownText(parent(ids[str(row["docid"])]), text.partition("\n")[0], text)
     elif heads := _line_heads(call):
-        ends = [*(head.start() for head in heads[1:]), len(call.output)]
-        for unit_id, head, end in zip(call.shown, heads, ends, strict=True):
-            yield ShownText(parent(unit_id), "", call.output[head.end() : end].strip())
+        for unit_id, text in zip(call.shown, _texts_after(heads, call.output), strict=True):
+            yield ShownText(parent(unit_id), "", text.strip())
     elif len(call.shown) == 1:
         yield ShownText(parent(call.shown[0]), "", call.output)
+
+
+def _texts_after(heads: Sequence[re.Match[str]], output: str) -> list[str]:
+    """The text after each head, up to the next one."""
+    ends = [*(head.start() for head in heads[1:]), len(output)]
+    return [output[head.end() : end] for head, end in zip(heads, ends, strict=False)]
 
 
 def _line_heads(call: RecordedCall) -> list[re.Match[str]]:
