@@ -30,7 +30,7 @@ NOW = "vllm:num_requests_running", "vllm:num_requests_waiting"
 @benchmark(
     "Agent on a model server",
     small={"questions": 3, "flight": 2},
-    packages=("openai", "httpx2"),
+    packages=("httpx2",),
     limits="other models or servers, or an agent that reads longer texts",
 )
 def chat(
