@@ -270,8 +270,8 @@ class CommandParser(argparse.ArgumentParser):
     def hydra_flags(self, flags: argparse.Namespace) -> list[str]:
         """The flags of Hydra that were given, as words."""
         values = {name: getattr(flags, name) for name in self._hydra_flags}
-        given = {f"--{name.replace('_', '-')}": value for name, value in values.items() if value}
-        return [flag if value is True else f"{flag}={value}" for flag, value in given.items()]
+        by_flag = {f"--{name.replace('_', '-')}": value for name, value in values.items() if value}
+        return [flag if value is True else f"{flag}={value}" for flag, value in by_flag.items()]
 
     def _add_arguments(self, task: Callable[..., Any]) -> None:
         """Add the path and the flags that the function of a command takes."""
@@ -407,9 +407,9 @@ class CommandParser(argparse.ArgumentParser):
         `conf/` and of the folder that `arguments` add; if these name a group, what its options
         are."""
         if self._swept:
-            given = self.parse_intermixed_args([word for word in arguments if word not in HELP])
-            folders = [Path(given.config_dir)] if given.config_dir else []
-            groups = [word for word in given.overrides if "=" not in word]
+            flags = self.parse_intermixed_args([word for word in arguments if word not in HELP])
+            folders = [Path(flags.config_dir)] if flags.config_dir else []
+            groups = [word for word in flags.overrides if "=" not in word]
             if groups:
                 return group_page(groups[0], folders)
             return command_page(_docstring(self._name), folders)

@@ -278,8 +278,8 @@ class LearnedEngine(ByArguments):
         makes of all shards; another process may encode another. Kills and errors as for `build`.
         Without a `device`, shards take the visible GPUs in turn."""
         if self.encoder.device is None and (gpu := gpu_by_turns(shard.number)):
-            own = replace(self, encoder=replace(self.encoder, device=gpu))
-            return own.build_shard(units, path, shard, corpus_fingerprint=corpus_fingerprint)
+            on_gpu = replace(self, encoder=replace(self.encoder, device=gpu))
+            return on_gpu.build_shard(units, path, shard, corpus_fingerprint=corpus_fingerprint)
         path, units = Path(path), as_units(units)
         self.check_disk(units, path)
         encode_shard(units, self.encoder, path, shard, **self._encoding(corpus_fingerprint))

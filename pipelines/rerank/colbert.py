@@ -99,8 +99,10 @@ class ColBERTReranker(NeuralScorer):
 
         def compute(rows: list[int], features: Mapping[str, Any]) -> tuple[Tensor, ...]:
             states, kept = self.encoder.encode_batch(features, "document")
-            own = [torch.from_numpy(query).to(dtype) for row in rows for query in asked[row]]
-            queries = moved(torch.nn.utils.rnn.pad_sequence(own, batch_first=True), place.device)
+            vectors = [torch.from_numpy(query).to(dtype) for row in rows for query in asked[row]]
+            queries = moved(
+                torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True), place.device
+            )
             counts = torch.tensor([len(asked[row]) for row in rows])
             texts = moved(torch.arange(len(rows)).repeat_interleave(counts), place.device)
             return maxsim_of_pairs(queries, states.to(dtype)[texts], kept[texts]), counts

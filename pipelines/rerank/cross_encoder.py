@@ -145,8 +145,8 @@ class CrossEncoder(NeuralScorer):
     def _logits(self, network: Any, inputs: Sequence[CrossEncoderInput]) -> Tensor:
         device = self.placement.device
         batch = padded([each.ids for each in inputs], self._inputs.pad, device)
-        known = {*inputs[0].row} & {*inspect.signature(network.forward).parameters}
-        if "token_type_ids" in known and getattr(network.config, "type_vocab_size", 2) > 1:
+        accepted = {*inputs[0].row} & {*inspect.signature(network.forward).parameters}
+        if "token_type_ids" in accepted and getattr(network.config, "type_vocab_size", 2) > 1:
             types = [each.row["token_type_ids"] for each in inputs]
             batch["token_type_ids"] = padded(types, 0, device)["input_ids"]
         logits = network(**batch).logits

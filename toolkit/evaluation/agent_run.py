@@ -391,13 +391,13 @@ def _evidence_measures(
         trajectory = ended.get(qid, _LOST)
         # A passage is cited as `d1%p3`, which is a citation of its document.
         cited = {parent(docid) for docid in trajectory.answer.citations}
-        found = {tier: trajectory.tiers.get(tier, ()) for tier in TIERS}
+        by_tier = {tier: trajectory.tiers.get(tier, ()) for tier in TIERS}
         if browsed:
-            found["listed"] = tuple(listed[qid]) if qid in ended else ()
+            by_tier["listed"] = tuple(listed[qid]) if qid in ended else ()
         rows[qid] = {
             **{
                 f"recall_{tier}": len(docids.intersection(shown)) / len(docids)
-                for tier, shown in found.items()
+                for tier, shown in by_tier.items()
             },
             "citation_precision": len(docids & cited) / max(1, len(cited)),
             "citation_recall": len(docids & cited) / len(docids),
